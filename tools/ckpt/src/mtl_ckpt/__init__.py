@@ -1,0 +1,1 @@
+"""Checkpoints to any layout and format, verified."""

@@ -1,0 +1,1 @@
+"""From token bins to checkpoints."""
