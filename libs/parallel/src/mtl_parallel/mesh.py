@@ -1,6 +1,7 @@
-"""The mesh: this rank's place on every axis, with the process group of each, as one frozen value passed explicitly."""
+"""The mesh: this rank's place on every axis, and each axis's process group, as one frozen value."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from mtl_common.errors import ConfigError
 from mtl_common.layout import AXES, Layout
 
+Ranks = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -18,7 +21,7 @@ class Axis:
     name: str
     rank: int
     size: int
-    ranks: tuple[int, ...]
+    ranks: Ranks
     group: dist.ProcessGroup | None = None
 
     @property
@@ -36,8 +39,10 @@ class Axis:
 class Mesh:
     """All axes of this rank; `world` spans every rank.
 
-    `back` is the pp axis over a second set of process groups: gradients travel on it, so that a stage's sends forward
-    and its sends backward never wait in one queue (which deadlocks NCCL under 1F1B).
+    `back` is the pp axis over a second set of process groups: gradients travel on it, so that a stage's
+    sends forward and its sends backward never wait in one queue (which deadlocks NCCL under 1F1B). `ends`
+    joins the first and the last stage, which share a tied embedding; it has size 1 on the stages between
+    them.
     """
 
     layout: Layout
@@ -46,12 +51,13 @@ class Mesh:
     dp: Axis
     pp: Axis
     back: Axis
+    ends: Axis
     world: Axis
 
     @classmethod
     def single(cls, device: str | torch.device = "cpu") -> "Mesh":
         """A mesh of one rank; needs no process group."""
-        alone = {name: Axis(name, 0, 1, (0,)) for name in (*AXES, "back", "world")}
+        alone = {name: Axis(name, 0, 1, (0,)) for name in (*AXES, "back", "ends", "world")}
         return cls(layout=Layout(), device=torch.device(device), **alone)
 
     @classmethod
@@ -81,16 +87,18 @@ class Mesh:
             return Axis(name, ranks.index(rank), len(ranks), ranks, group)
 
         everyone = Axis("world", rank, world, tuple(range(world)), dist.group.WORLD)
-        return cls(layout, device, axis("tp"), axis("dp"), axis("pp"), _back(layout, rank), everyone)
+        back = _along_pp(layout, rank, "back", lambda line: line)
+        ends = _along_pp(layout, rank, "ends", lambda line: tuple(sorted({line[0], line[-1]})))
+        return cls(layout, device, axis("tp"), axis("dp"), axis("pp"), back, ends, everyone)
 
 
-def _back(layout: Layout, rank: int) -> Axis:
-    ranks = tuple(layout.group(rank, "pp"))
-    if len(ranks) == 1:
-        return Axis("back", 0, 1, ranks)
-    lines = sorted({tuple(layout.group(r, "pp")) for r in range(layout.world)})
-    groups = {line: dist.new_group(list(line)) for line in lines}  # every rank must create every group
-    return Axis("back", ranks.index(rank), len(ranks), ranks, groups[ranks])
+def _along_pp(layout: Layout, rank: int, name: str, choose: Callable[[Ranks], Ranks]) -> Axis:
+    """An axis over chosen ranks of every pp line, with process groups of its own; size 1 on the ranks left
+    out.""" lines = sorted({choose(tuple(layout.group(r, "pp"))) for r in range(layout.world)})
+    # Every rank must create every group.
+    groups = {line: dist.new_group(list(line)) for line in lines if len(line) > 1}
+    mine = next((line for line in lines if rank in line), (rank,))
+    return Axis(name, mine.index(rank), len(mine), mine, groups.get(mine))
 
 
 def local_device(device: str) -> torch.device:
