@@ -93,8 +93,8 @@ class Mesh:
 
 
 def _along_pp(layout: Layout, rank: int, name: str, choose: Callable[[Ranks], Ranks]) -> Axis:
-    """An axis over chosen ranks of every pp line, with process groups of its own; size 1 on the ranks left
-    out.""" lines = sorted({choose(tuple(layout.group(r, "pp"))) for r in range(layout.world)})
+    """An axis over chosen ranks of every pp line, with its own groups; size 1 for the ranks left out."""
+    lines = sorted({choose(tuple(layout.group(r, "pp"))) for r in range(layout.world)})
     # Every rank must create every group.
     groups = {line: dist.new_group(list(line)) for line in lines if len(line) > 1}
     mine = next((line for line in lines if rank in line), (rank,))
