@@ -1,0 +1,67 @@
+"""Token embedding cut by vocabulary rows, and learned positions.
+
+The vocabulary is padded so that every rank holds the same number of rows, a multiple of 64 for fast matrix
+products; padding rows are zero, stay zero, and are never stored.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mtl_parallel import regions
+from mtl_parallel.mesh import Axis
+from mtl_parallel.sharding import Sharding, declare, rows, whole
+
+ROW_MULTIPLE = 64
+
+
+def vocabulary_rows(vocab: int, size: int) -> int:
+    """Rows each of `size` ranks holds, padding included.
+
+    >>> vocabulary_rows(50257, 1), vocabulary_rows(101, 2)
+    (50304, 64)
+    """
+    return -(-vocab // (size * ROW_MULTIPLE)) * ROW_MULTIPLE
+
+
+def vocabulary_weight(
+    vocab: int, hidden: int, axis: Axis, dtype: torch.dtype, alias: str | None = None
+) -> nn.Parameter:
+    """This rank's rows `(Vp/tp, H)` of a table of `vocab` rows, declared."""
+    count = vocabulary_rows(vocab, axis.size)
+    shape = (vocab, hidden)
+    boxes = rows(shape, axis.rank * count, (axis.rank + 1) * count)
+    weight = nn.Parameter(torch.empty(count, hidden, dtype=dtype))
+    return declare(weight, Sharding(shape, boxes, std=0.02, alias=alias))
+
+
+class VocabParallelEmbedding(nn.Module):
+    """Looks up token vectors in a table whose rows are divided over the axis."""
+
+    def __init__(self, vocab: int, hidden: int, axis: Axis, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.axis = axis
+        self.weight = vocabulary_weight(vocab, hidden, axis, dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """`(B, T)` global token ids -> `(B, T, H)`, the same on all ranks."""
+        if self.axis.size == 1:
+            return F.embedding(tokens, self.weight)
+        count = len(self.weight)
+        local = tokens - self.axis.rank * count
+        elsewhere = (local < 0) | (local >= count)
+        found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)  # (B, T, H)
+        return regions.reduce(found.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.axis)
+
+
+class PositionEmbedding(nn.Module):
+    """Looks up learned position vectors; every rank holds the whole table."""
+
+    def __init__(self, seq: int, hidden: int, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        record = Sharding((seq, hidden), whole((seq, hidden)), copies=True, std=0.02)
+        self.weight = declare(nn.Parameter(torch.empty(seq, hidden, dtype=dtype)), record)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """`(T,)` or `(B, T)` -> the same with H behind."""
+        return F.embedding(positions, self.weight)

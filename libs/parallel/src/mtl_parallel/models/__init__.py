@@ -1,0 +1,1 @@
+"""Models put together from the layers, one pipeline stage at a time."""
