@@ -1,12 +1,13 @@
 """Layouts: how many ranks each mesh axis has, and which rank stands where, as arithmetic.
 
-A layout is written `tp8pp4dp2`; an axis of size 1 may be left out. Ranks count up fastest along tp, then dp, then pp,
-so that the ranks of one tensor-parallel group are neighbours and a stage is a contiguous block.
+A layout is written `tp8pp4dp2`; an axis of size 1 may be left out. Ranks count up fastest along tp, then dp,
+then pp, so that the ranks of one tensor-parallel group are neighbours and a stage is a contiguous block.
 No torch here: launchers, checkpoint tools and planners use it as it is.
 """
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mtl_common.errors import ConfigError
 
@@ -39,7 +40,9 @@ class Layout:
         sizes: dict[str, int] = {}
         for name, size in parts:
             if name not in AXES:
-                raise ConfigError(f'layout "{text}" names an unknown axis {name}; the axes are {", ".join(AXES)}')
+                raise ConfigError(
+                    f'layout "{text}" names an unknown axis {name}; the axes are {", ".join(AXES)}'
+                )
             if name in sizes:
                 raise ConfigError(f'layout "{text}" names axis {name} twice')
             sizes[name] = int(size)
@@ -88,7 +91,9 @@ def divide(total: int, parts: int, what: str, among: str) -> int:
     3
     """
     if total % parts:
-        raise ConfigError(f"{what} {total} cannot be divided by {among} {parts}; choose {among} from {divisors(total)}")
+        raise ConfigError(
+            f"{what} {total} cannot be divided by {among} {parts}; choose {among} from {divisors(total)}"
+        )
     return total // parts
 
 
@@ -99,11 +104,11 @@ def divisors(n: int) -> str:
 
 
 def spread(total: int, parts: int) -> list[range]:
-    """Cuts `range(total)` into `parts` contiguous runs whose lengths differ by at most one, longer ones first.
+    """Cuts `range(total)` into `parts` contiguous runs, lengths differing by at most one, longer ones first.
 
     >>> spread(5, 3)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
     short, longer = divmod(total, parts)
     starts = [i * short + min(i, longer) for i in range(parts + 1)]
-    return [range(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(starts)]

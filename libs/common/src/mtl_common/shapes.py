@@ -1,4 +1,4 @@
-"""Model shapes: the numbers and switches that define a decoder, named presets, exact parameter counts and FLOPs."""
+"""Model shapes: the numbers and switches that define a decoder, presets, exact parameter counts, FLOPs."""
 
 from typing import Literal
 
@@ -14,7 +14,9 @@ class ModelShape(Settings):
     hidden: int = Field(gt=0, description="width of the residual stream")
     layers: int = Field(gt=0, description="transformer blocks")
     heads: int = Field(gt=0, description="query heads")
-    kv_heads: int = Field(gt=0, description="key and value heads; fewer than heads is grouped-query attention")
+    kv_heads: int = Field(
+        gt=0, description="key and value heads; fewer than heads is grouped-query attention"
+    )
     head_dim: int = Field(gt=0, description="width of one head")
     ffn: int = Field(gt=0, description="width inside the feed-forward layer")
     vocab: int = Field(gt=0, description="true vocabulary size, without padding")

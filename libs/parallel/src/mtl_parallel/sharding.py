@@ -1,12 +1,11 @@
 """A parameter's one sharding record: what it is of the full tensor, how it starts, how it is treated.
 
-Initialisation, gradient norm, weight decay, ZeRO, save, load and reshard all read this record; nobody looks at names.
-The global name of a parameter is its path in the module tree, where layers carry their global number.
+Initialisation, gradient norm, weight decay, ZeRO, save, load and reshard all read this record; nobody looks
+at names. A parameter's global name is its path in the module tree, where layers carry their global number.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 from torch import Tensor, nn
 
@@ -17,10 +16,11 @@ from mtl_common.boxes import Box
 class Sharding:
     """This rank's part of one full tensor.
 
-    The local tensor's memory is `boxes` end to end, each row-major; what is left of it is padding, which is zero and is
-    never saved. `copies` says whether every tp rank holds the same values (a norm weight, a row-parallel bias).
-    `std` is the standard deviation of its initial values around `mean`; 0 means constant.
-    `alias` names the tensor this one is tied to: it is initialised and loaded from it, never saved, and counts for nothing.
+    The local tensor's memory is `boxes` end to end, each row-major; what is left of it is padding, which is
+    zero and is never saved. `copies` says whether every tp rank holds the same values (a norm weight, a
+    row-parallel bias). `std` is the standard deviation of its initial values around `mean`; 0 means constant.
+    `alias` names the tensor this one is tied to: it is initialised and loaded from it, never saved, and
+    counts for nothing.
     """
 
     shape: tuple[int, ...]
@@ -65,7 +65,9 @@ def whole(shape: tuple[int, ...]) -> tuple[Box, ...]:
 def rows(shape: tuple[int, ...], start: int, stop: int) -> tuple[Box, ...]:
     """Rows `start:stop` of dim 0, cut off at the tensor's end; no box when nothing is left."""
     stop = min(stop, shape[0])
-    return (Box((start, *(0,) * (len(shape) - 1)), (stop - start, *shape[1:])),) if stop > start and prod(shape) else ()
+    if stop <= start:
+        return ()
+    return (Box((start, *(0,) * (len(shape) - 1)), (stop - start, *shape[1:])),)
 
 
 def columns(shape: tuple[int, ...], start: int, stop: int) -> tuple[Box, ...]:

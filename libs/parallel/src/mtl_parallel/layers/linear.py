@@ -18,7 +18,7 @@ class ColumnParallelLinear(nn.Module):
     """`y = x W^T + b` with the output features divided over the axis.
 
     `parts` joins several matrices of equal height in one weight (gate and up of a gated layer): each is
-    divided alone, so that a rank holds one box of every part. Raises ConfigError when a part cannot be divided.
+    divided alone, so that a rank holds one box of every part. Raises ConfigError when one cannot be.
     """
 
     def __init__(

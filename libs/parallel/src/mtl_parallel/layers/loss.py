@@ -74,7 +74,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor, vocab: int, axis
     """The sum of the masked tokens' losses, an fp32 scalar (fp64 for fp64 logits), the same on all ranks.
 
     Args:
-        logits: `(..., Vp/tp)`, this rank's columns. Consumed: with gradients on, the memory becomes the gradient.
+        logits: `(..., Vp/tp)`, this rank's columns. Consumed: with gradients on, they become the gradient.
         labels: `(...)` global token ids; anything where the mask is 0.
         mask: `(...)` 0 or 1, or any weight of the token.
         vocab: the true size; columns from there on are padding and get no probability and no gradient.

@@ -100,7 +100,7 @@ class GPT(nn.Module):
             attend: the attention of each layer, called after rotation; causal over T when not given.
 
         Returns:
-            `(B, T, H)`, or `(B, T, Vp/tp)` on the last stage: this rank's columns, padding from `shape.vocab` on.
+            `(B, T, H)`, or the last stage's `(B, T, Vp/tp)`: this rank's columns, padding behind `shape.vocab`.
         """
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
