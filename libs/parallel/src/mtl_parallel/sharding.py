@@ -20,7 +20,8 @@ class Sharding:
     zero and is never saved. `copies` says whether every tp rank holds the same values (a norm weight, a
     row-parallel bias). `std` is the standard deviation of its initial values around `mean`; 0 means constant.
     `alias` names the tensor this one is tied to: it is initialised and loaded from it, never saved, and
-    counts for nothing.
+    counts for nothing. `tied` says that the other end of the pipeline (`mesh.ends`) holds the same tensor, so
+    that the gradients of the two must be summed.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +31,7 @@ class Sharding:
     std: float = 0.0
     decay: bool = True
     alias: str | None = None
+    tied: bool = False
 
     @property
     def volume(self) -> int:

@@ -25,23 +25,25 @@ def vocabulary_rows(vocab: int, size: int) -> int:
 
 
 def vocabulary_weight(
-    vocab: int, hidden: int, axis: Axis, dtype: torch.dtype, alias: str | None = None
+    vocab: int, hidden: int, axis: Axis, dtype: torch.dtype, alias: str | None = None, tied: bool = False
 ) -> nn.Parameter:
     """This rank's rows `(Vp/tp, H)` of a table of `vocab` rows, declared."""
     count = vocabulary_rows(vocab, axis.size)
     shape = (vocab, hidden)
     boxes = rows(shape, axis.rank * count, (axis.rank + 1) * count)
     weight = nn.Parameter(torch.empty(count, hidden, dtype=dtype))
-    return declare(weight, Sharding(shape, boxes, std=0.02, alias=alias))
+    return declare(weight, Sharding(shape, boxes, std=0.02, alias=alias, tied=tied))
 
 
 class VocabParallelEmbedding(nn.Module):
     """Looks up token vectors in a table whose rows are divided over the axis."""
 
-    def __init__(self, vocab: int, hidden: int, axis: Axis, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, vocab: int, hidden: int, axis: Axis, *, tied: bool = False, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.axis = axis
-        self.weight = vocabulary_weight(vocab, hidden, axis, dtype)
+        self.weight = vocabulary_weight(vocab, hidden, axis, dtype, tied=tied)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """`(B, T)` global token ids -> `(B, T, H)`, the same on all ranks."""

@@ -18,13 +18,15 @@ from mtl_parallel.layers.rope import Rotary
 from mtl_parallel.mesh import Axis, Mesh
 from mtl_parallel.models.block import Block, norm
 
+EMBEDDING = "embedding.word_embeddings.weight"
+
 
 class Embedding(nn.Module):
     """Token vectors, plus learned positions where the shape has them."""
 
-    def __init__(self, shape: ModelShape, axis: Axis, dtype: torch.dtype) -> None:
+    def __init__(self, shape: ModelShape, axis: Axis, tied: bool, dtype: torch.dtype) -> None:
         super().__init__()
-        self.word_embeddings = VocabParallelEmbedding(shape.vocab, shape.hidden, axis, dtype=dtype)
+        self.word_embeddings = VocabParallelEmbedding(shape.vocab, shape.hidden, axis, tied=tied, dtype=dtype)
         learned = shape.position == "learned"
         self.position_embeddings = (
             PositionEmbedding(shape.seq, shape.hidden, dtype=dtype) if learned else None
@@ -58,8 +60,8 @@ class OutputLayer(nn.Module):
 
     def __init__(self, shape: ModelShape, axis: Axis, dtype: torch.dtype) -> None:
         super().__init__()
-        alias = "embedding.word_embeddings.weight" if shape.tied else None
-        self.weight = vocabulary_weight(shape.vocab, shape.hidden, axis, dtype, alias)
+        alias = EMBEDDING if shape.tied else None
+        self.weight = vocabulary_weight(shape.vocab, shape.hidden, axis, dtype, alias, tied=shape.tied)
 
 
 class GPT(nn.Module):
@@ -85,11 +87,17 @@ class GPT(nn.Module):
         with mesh.device:
             rope = shape.position == "rope"
             self.rotary = Rotary(shape.head_dim, shape.seq, shape.rope_base) if rope else None
-            self.embedding = Embedding(shape, mesh.tp, dtype) if first else None
+            apart = shape.tied and not (first and last)
+            self.embedding = Embedding(shape, mesh.tp, apart, dtype) if first else None
             self.decoder = Decoder(shape, mesh.tp, layers, last, dtype)
             shared = shape.tied and first  # one stage holds both ends: the embedding is the output layer
             self.output_layer = OutputLayer(shape, mesh.tp, dtype) if last and not shared else None
         self.last = last
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Names, the same at every layout, that stand for another tensor of the model."""
+        return {"output_layer.weight": EMBEDDING} if self.shape.tied else {}
 
     def forward(self, x: Tensor, *, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
         """Tokens `(B, T)` on the first stage, hidden `(B, T, H)` elsewhere -> hidden, or logits at the end.
@@ -100,7 +108,7 @@ class GPT(nn.Module):
             attend: the attention of each layer, called after rotation; causal over T when not given.
 
         Returns:
-            `(B, T, H)`, or the last stage's `(B, T, Vp/tp)`: this rank's columns, padding behind `shape.vocab`.
+            `(B, T, H)`, or `(B, T, Vp/tp)` at the end: this rank's columns, padding behind `shape.vocab`.
         """
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
