@@ -1,8 +1,8 @@
-"""Initial values that no layout changes: each is addressed by seed, parameter name and index in the full tensor.
+"""Initial values that no layout changes: each is addressed by seed, parameter name and full-tensor index.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") makes four words from the counter
-(column / 4, row, 0, 0) and a key; two words make two normal values (Box and Muller 1958). The float path uses nothing
-but operations that IEEE 754 rounds exactly, so a value has the same bits in any slice, on any machine and device.
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") makes four words from the
+counter (column / 4, row, 0, 0) and a key; two words make two normal values (Box and Muller 1958). The float
+path uses only operations that IEEE 754 rounds exactly, so a value has the same bits in any slice, anywhere.
 """
 
 from hashlib import blake2b
@@ -26,7 +26,7 @@ _ATANH = [1 / (2 * k + 1) for k in range(5)]
 
 def philox(counter: Words, key: tuple[int, int]) -> Words:
     """Philox4x32-10 of int64 tensors that hold 32-bit words; the shapes broadcast."""
-    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)  # type: ignore[no-untyped-call]
     k0, k1 = key
     for _ in range(10):
         # A product may wrap into the sign bit; the masks take that off again.

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtl_common.layout import divide
-from mtl_common.shapes import ModelShape
+from mtl_common.shapes import ModelShape, check_layout
 from mtl_parallel import regions
 from mtl_parallel.layers.attention import Attend, causal
 from mtl_parallel.layers.embedding import PositionEmbedding, VocabParallelEmbedding, vocabulary_weight
@@ -67,7 +66,7 @@ class OutputLayer(nn.Module):
 class GPT(nn.Module):
     """The layers `layers` of a decoder, with the embedding on the first stage and the logits on the last.
 
-    Raises ConfigError when heads, kv_heads or ffn cannot be divided by tp.
+    Raises ConfigError when kv_heads or ffn cannot be divided by tp.
     """
 
     def __init__(
@@ -82,8 +81,6 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.tp = shape, mesh.tp
-        for what in ("heads", "kv_heads", "ffn"):
-            divide(getattr(shape, what), mesh.tp.size, what, "tp")
         with mesh.device:
             rope = shape.position == "rope"
             self.rotary = Rotary(shape.head_dim, shape.seq, shape.rope_base) if rope else None
@@ -132,7 +129,8 @@ class GPT(nn.Module):
 
 
 def stage(shape: ModelShape, mesh: Mesh, dtype: torch.dtype = torch.float32) -> GPT:
-    """This rank's stage of the model. Raises ConfigError when the layers cannot be divided by pp."""
-    count = divide(shape.layers, mesh.pp.size, "layers", "pp")
+    """This rank's stage of the model. Raises ConfigError when the layout cannot cut the shape."""
+    check_layout(shape, mesh.layout)
+    count = shape.layers // mesh.pp.size
     layers = range(mesh.pp.rank * count, (mesh.pp.rank + 1) * count)
     return GPT(shape, mesh, layers=layers, first=mesh.pp.first, last=mesh.pp.last, dtype=dtype)
