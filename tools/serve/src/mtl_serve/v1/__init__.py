@@ -1,0 +1,1 @@
+"""The wire contract, generation.proto, and its stubs as `make proto` generates them."""
