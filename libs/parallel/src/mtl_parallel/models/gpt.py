@@ -96,6 +96,15 @@ class GPT(nn.Module):
         """Names, the same at every layout, that stand for another tensor of the model."""
         return {"output_layer.weight": EMBEDDING} if self.shape.tied else {}
 
+    def hidden(self, x: Tensor, *, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
+        """`forward` without the logits, which a server wants of a few positions only: `(B, T, H)`."""
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        turn = None if self.rotary is None else self.rotary(positions)
+        if self.embedding is not None:
+            x = self.embedding(x, positions)
+        return self.decoder(x, turn, attend or causal)  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor, *, positions: Tensor | None = None, attend: Attend | None = None) -> Tensor:
         """Tokens `(B, T)` on the first stage, hidden `(B, T, H)` elsewhere -> hidden, or logits at the end.
 
@@ -105,14 +114,9 @@ class GPT(nn.Module):
             attend: the attention of each layer, called after rotation; causal over T when not given.
 
         Returns:
-            `(B, T, H)`, or `(B, T, Vp/tp)` at the end: this rank's columns, padding behind `shape.vocab`.
+            `(B, T, H)`, or the last stage's `(B, T, Vp/tp)`: this rank's columns, padding behind `shape.vocab`.
         """
-        if positions is None:
-            positions = torch.arange(x.shape[1], device=x.device)
-        turn = None if self.rotary is None else self.rotary(positions)
-        if self.embedding is not None:
-            x = self.embedding(x, positions)
-        x = self.decoder(x, turn, attend or causal)
+        x = self.hidden(x, positions=positions, attend=attend)
         return self.logits(x) if self.last else x
 
     def logits(self, x: Tensor) -> Tensor:
