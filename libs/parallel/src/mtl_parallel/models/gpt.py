@@ -114,7 +114,7 @@ class GPT(nn.Module):
             attend: the attention of each layer, called after rotation; causal over T when not given.
 
         Returns:
-            `(B, T, H)`, or the last stage's `(B, T, Vp/tp)`: this rank's columns, padding behind `shape.vocab`.
+            `(B, T, H)`, or `(B, T, Vp/tp)` at the end: this rank's columns, padding behind `shape.vocab`.
         """
         x = self.hidden(x, positions=positions, attend=attend)
         return self.logits(x) if self.last else x
