@@ -110,7 +110,7 @@ class JsonLines:
     """An append-only file of JSON records, one a line, whole after every write.
 
     Opening an existing file continues it: a last line cut by a kill is dropped, and so are the records that
-    `keep` refuses (a resumed run drops the steps it is about to repeat). Numbers that JSON has no word for (nan,
+    `keep` refuses (a resumed run drops the steps it is about to repeat). Numbers unknown to JSON (nan,
     inf) become null.
     """
 

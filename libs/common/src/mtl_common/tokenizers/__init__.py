@@ -1,0 +1,51 @@
+"""Tokenizers: one small interface over Hugging Face's tokenizer.json, tiktoken ranks, sentencepiece models.
+
+Text is only ever text: a document or prompt that spells a special token gets the ordinary tokens of its
+letters. Bulk encoding returns flat buffers, never lists of token objects, and goes through fastokens where
+that gives the ids of the reference library on a set of awkward strings; elsewhere through the reference.
+Leaves out padding, cutting and templates that add tokens: whoever needs them adds them to plain ids.
+"""
+
+import re
+from pathlib import Path
+
+from mtl_common.errors import DataError
+from mtl_common.tokenizers.hugging_face import HuggingFace
+from mtl_common.tokenizers.interface import Encode, Facts, Flat, Tokenizer, same_ids
+from mtl_common.tokenizers.sentence_piece import SentencePiece
+from mtl_common.tokenizers.tiktoken_ranks import Ranks
+
+__all__ = ["Encode", "Facts", "Flat", "Tokenizer", "load", "same_ids"]
+
+
+def _find(spec: Path) -> Path:
+    """The tokenizer file that a path names: itself, or the one in a directory."""
+    if spec.is_file():
+        return spec
+    if not spec.is_dir():
+        raise DataError(
+            f"no tokenizer at {spec}; give a tokenizer.json, .tiktoken or .model file, or its directory"
+        )
+    for pattern in ("tokenizer.json", "*.tiktoken", "*.model"):
+        found = sorted(spec.glob(pattern))
+        if len(found) > 1:
+            raise DataError(f"{spec} holds several tokenizers: {', '.join(p.name for p in found)}; name one")
+        if found:
+            return found[0]
+    raise DataError(f"{spec} holds no tokenizer.json, .tiktoken or .model file")
+
+
+def load(spec: str | Path, *, fast: bool = True) -> Tokenizer:
+    """Opens a tokenizer.json, a file of tiktoken ranks, a sentencepiece model, or a directory that holds one.
+
+    The kind is told from the content, not from the name. With `fast` false the reference library encodes.
+    Raises DataError, naming the file, for what is not a tokenizer.
+    """
+    path = _find(Path(spec))
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return HuggingFace(path, fast)
+    if re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", start):
+        return Ranks(path, fast)
+    return SentencePiece(path, fast)

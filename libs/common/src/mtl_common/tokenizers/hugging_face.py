@@ -1,0 +1,102 @@
+"""Hugging Face's tokenizer.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtl_common.errors import DataError
+from mtl_common.tokenizers.interface import (
+    Facts,
+    Flat,
+    Tokenizer,
+    beside,
+    choose,
+    fingerprint,
+    flatten,
+    read_json,
+)
+from mtl_common.tokenizers.pieces import byte_characters, decoders, piece_rule
+
+END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+
+
+def _named_token(config: Mapping[str, Any], key: str) -> str | None:
+    token = config.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _canonical(content: Mapping[str, Any]) -> list[Any]:
+    """What decides the ids, in one form: some files write merges as pairs, some as "a b"."""
+    model = dict(content.get("model", {}))
+    model["merges"] = [m.split(" ") if isinstance(m, str) else m for m in model.get("merges", [])]
+    added = sorted(content.get("added_tokens") or [], key=lambda token: int(token["id"]))
+    return [model, added, content.get("normalizer"), content.get("pre_tokenizer")]
+
+
+def _lost_bytes(content: Mapping[str, Any], vocabulary: Mapping[str, int]) -> bytes:
+    """The bytes that a byte-level BPE has no token for."""
+    model = content.get("model", {})
+    kinds = {d["type"] for d in decoders(content.get("decoder"))}
+    if model.get("type") != "BPE" or "ByteLevel" not in kinds or model.get("unk_token"):
+        return b""
+    return bytes(sorted(byte for character, byte in byte_characters().items() if character not in vocabulary))
+
+
+class HuggingFace(Tokenizer):
+    """A tokenizer.json: byte-level BPE in bulk through fastokens, everything else through tokenizers."""
+
+    def __init__(self, path: Path, fast: bool) -> None:
+        import fastokens
+        import tokenizers
+
+        content = read_json(path)
+        # a file may ask for padding to 128, cutting to 128 or random merges; corpora are encoded as they are
+        content |= {"truncation": None, "padding": None}
+        content.get("model", {}).pop("dropout", None)
+        text = json.dumps(content)
+        try:
+            self._library = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:
+            raise DataError(f"{path} is not a tokenizer.json that tokenizers can read: {error}") from None
+        self._library.encode_special_tokens = True
+        self._piece = piece_rule(content)
+        encode, engine = choose(
+            lambda: fastokens.Tokenizer.from_json_str(text), self._reference, "tokenizers", fast
+        )
+        super().__init__(path, "tokenizer.json", self._facts(content, beside(path.parent)), encode, engine)
+
+    def _facts(self, content: Mapping[str, Any], config: Mapping[str, Any]) -> Facts:
+        vocabulary = self._library.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise DataError("the vocabulary of tokenizer.json is empty")
+        added = content.get("added_tokens") or []
+        specials = {t["content"]: t["id"] for t in added if t.get("special")}
+        ends = [_named_token(config, "eos_token"), *(name for name in END_OF_DOCUMENT if name in specials)]
+        return Facts(
+            vocab_size=max(vocabulary.values()) + 1,
+            eod=next((vocabulary[name] for name in ends if name in vocabulary), None),
+            bos=vocabulary.get(_named_token(config, "bos_token") or ""),
+            fingerprint=fingerprint(*_canonical(content)),
+            specials=frozenset(specials.values()),
+            lost_bytes=_lost_bytes(content, vocabulary),
+        )
+
+    def _reference(self, texts: Sequence[str]) -> Flat:
+        found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return flatten([encoding.ids for encoding in found])
+
+    def decode(self, ids: Sequence[int]) -> str:  # noqa: D102
+        return str(self._library.decode(list(ids), skip_special_tokens=True))
+
+    def piece(self, id: int, special: bool = False) -> bytes:  # noqa: D102
+        token = self._library.id_to_token(id)
+        if token is None:
+            return b""
+        if id in self.facts.specials:
+            return token.encode() if special else b""
+        return self._piece(token)
+
+    def token_id(self, token: str) -> int | None:  # noqa: D102
+        return self._library.token_to_id(token)

@@ -1,0 +1,116 @@
+"""Files of tiktoken ranks."""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtl_common.errors import DataError
+from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer, choose, fingerprint, flatten
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a file of ranks does not say: how text is cut before merging, and which special ids follow."""
+
+    pattern: str
+    specials: Mapping[str, int]
+
+
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+CL100K_PATTERN = (
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
+)
+O200K_WORD_END = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)?"""
+O200K_PATTERN = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + O200K_WORD_END,
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + O200K_WORD_END,
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+# Published rank files, known by how many ranks they hold (openai/tiktoken, openai_public.py).
+PUBLISHED: Mapping[int, Encoding] = {
+    50256: Encoding(GPT2_PATTERN, {"<|endoftext|>": 50256}),
+    50280: Encoding(GPT2_PATTERN, {"<|endoftext|>": 50256}),
+    100256: Encoding(
+        CL100K_PATTERN,
+        {
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    199998: Encoding(O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
+}
+
+
+def _read_ranks(path: Path) -> dict[bytes, int]:
+    """`base64 rank` lines; raises DataError at the first other line."""
+    ranks = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        token, _, rank = line.strip().partition(b" ")
+        if not line.strip():
+            continue
+        try:
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (binascii.Error, ValueError):
+            raise DataError(f"{path} line {number} is not a token and a rank") from None
+    return ranks
+
+
+class Ranks(Tokenizer):
+    """A file of ranks; one that is not published gets GPT-2's pattern, and <|endoftext|> as the next id."""
+
+    def __init__(self, path: Path, fast: bool) -> None:
+        import fastokens
+        import tiktoken
+
+        ranks = _read_ranks(path)
+        if not all(bytes([b]) in ranks for b in range(256)):
+            raise DataError(f"{path} is not a file of byte-level ranks: it does not hold all 256 bytes")
+        following = Encoding(GPT2_PATTERN, {"<|endoftext|>": max(ranks.values()) + 1})
+        encoding = PUBLISHED.get(len(ranks), following)
+        self._specials = dict(encoding.specials)
+        self._library = tiktoken.Encoding(
+            path.stem, pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=self._specials
+        )
+        self._ranks, self._bytes = ranks, {rank: token for token, rank in ranks.items()}
+        encode, engine = choose(
+            lambda: fastokens.Tokenizer.from_tiktoken(str(path), encoding.pattern, self._specials),
+            self._reference,
+            "tiktoken",
+            fast,
+        )
+        facts = Facts(
+            vocab_size=max(*ranks.values(), *self._specials.values()) + 1,
+            eod=self._specials["<|endoftext|>"],
+            bos=None,
+            fingerprint=fingerprint(
+                encoding.pattern, sorted((t.hex(), r) for t, r in ranks.items()), self._specials
+            ),
+            specials=frozenset(self._specials.values()),
+        )
+        super().__init__(path, "ranks.tiktoken", facts, encode, engine)
+
+    def _reference(self, texts: Sequence[str]) -> Flat:
+        return flatten([self._library.encode_ordinary(text) for text in texts])
+
+    def decode(self, ids: Sequence[int]) -> str:  # noqa: D102
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+    def piece(self, id: int, special: bool = False) -> bytes:  # noqa: D102
+        if id in self.facts.specials:
+            return self._library.decode_single_token_bytes(id) if special else b""
+        return self._bytes.get(id, b"")
+
+    def token_id(self, token: str) -> int | None:  # noqa: D102
+        return self._specials.get(token, self._ranks.get(token.encode()))
