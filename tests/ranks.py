@@ -11,6 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mtl_parallel.launch import launch
@@ -18,6 +19,8 @@ from mtl_parallel.launch import launch
 
 def _load(name: str, path: str) -> None:
     if name not in sys.modules:
+        for end in (i for i, letter in enumerate(name) if letter == "."):
+            sys.modules.setdefault(name[:end], ModuleType(name[:end]))  # pickle imports the parents too
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
