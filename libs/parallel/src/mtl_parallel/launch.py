@@ -96,6 +96,7 @@ class Success:
 class Failure:
     """How one rank ended badly, and when (monotonic); an `echo` only tells that another rank went away."""
 
+    rank: int
     error: MtlError
     time: float
     traceback: str = ""
@@ -113,8 +114,20 @@ def _killed(rank: int, code: int) -> Failure:
     if code < 0:
         name = signal.Signals(-code).name
         hint = " (the kernel does so when memory runs out)" if -code == signal.SIGKILL else ""
-        return Failure(RankError(f"rank {rank} was killed by {name}{hint}"), time.monotonic())
-    return Failure(RankError(f"rank {rank} ended with exit code {code} and gave no reason"), time.monotonic())
+        return Failure(rank, RankError(f"rank {rank} was killed by {name}{hint}"), time.monotonic())
+    told = f"rank {rank} ended with exit code {code} and gave no reason"
+    return Failure(rank, RankError(told), time.monotonic())
+
+
+def _verdict(failures: Sequence[Failure], world: int) -> MtlError:
+    """The error of the rank that failed first, which it names unless every rank says the same."""
+    first = min(failures, key=lambda failure: (failure.echo, failure.time))
+    error = first.error
+    everyone = len(failures) == world and len({str(failure.error) for failure in failures}) == 1
+    if not isinstance(error, RankError) and not everyone:
+        error = type(error)(f"rank {first.rank}: {error}")
+    error.__cause__ = RankTraceback(first.traceback) if first.traceback else None
+    return error
 
 
 @contextlib.contextmanager
@@ -208,8 +221,7 @@ class Ranks:
         while self.alive and time.monotonic() < deadline:
             self._collect(0.1)
         self.kill()
-        self._raise_first()
-        return False
+        raise _verdict([o for o in self._outcomes.values() if isinstance(o, Failure)], self.world)
 
     def stop(self) -> None:
         """Asks every rank to finish what it is doing and leave (SIGTERM); `poll` goes on as before."""
@@ -236,11 +248,6 @@ class Ranks:
             if code is not None and rank not in self._outcomes:
                 asked = self._stopped and -code == signal.SIGTERM
                 self._outcomes[rank] = Success(None) if asked else _killed(rank, code)
-
-    def _raise_first(self) -> None:
-        failures = [outcome for outcome in self._outcomes.values() if isinstance(outcome, Failure)]
-        first = min(failures, key=lambda failure: (failure.echo, failure.time))
-        raise first.error from (RankTraceback(first.traceback) if first.traceback else None)
 
 
 def _run(place: Place, rendezvous: str, threads: int, payload: bytes, pipe: Connection) -> None:

@@ -146,11 +146,9 @@ def _echoes(error: BaseException | None) -> bool:
 
 
 def _failure(rank: int, error: Exception) -> Failure:
-    if isinstance(error, MtlError):
-        told: MtlError = type(error)(f"rank {rank}: {error}")
-    else:
-        told = RankError(f"rank {rank} failed: {type(error).__name__}: {error}")
-    return Failure(told, time.monotonic(), "".join(traceback.format_exception(error)), _echoes(error))
+    unforeseen = RankError(f"rank {rank} failed: {type(error).__name__}: {error}")
+    told = error if isinstance(error, MtlError) else unforeseen
+    return Failure(rank, told, time.monotonic(), "".join(traceback.format_exception(error)), _echoes(error))
 
 
 def run(here: Place, rendezvous: str, threads: int, payload: bytes, pipe: Connection) -> None:
