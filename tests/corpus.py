@@ -1,8 +1,13 @@
-"""Real text and small tokenizers for tests: the running interpreter's own standard library, no download."""
+"""Real text, small tokenizers and small bins for tests: the interpreter's own library, no download."""
 
 import sysconfig
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+import numpy as np
+
+from mtl_common import bins
 
 END = "<|endoftext|>"
 EMOJI = "I \u2764\ufe0f \U0001f468\u200d\U0001f469\u200d\U0001f467 na\u00efve \u4f60\u597d, \u0645\u0631!"
@@ -29,3 +34,49 @@ def train_bpe(path: Path, vocab_size: int = 1024) -> Path:
     tokenizer.train_from_iterator(stdlib_texts(15), trainer)
     tokenizer.save(str(path))
     return path
+
+
+def make_bins(
+    directory: Path,
+    documents: Sequence[Sequence[int]],
+    vocab_size: int,
+    *,
+    eod: int = 0,
+    shard_tokens: int = 1 << 20,
+) -> Path:
+    """Writes finished bins of documents given as ids without the end; the tokenizer directory stays empty."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / bins.TOKENIZER).mkdir()
+    dtype = bins.dtype_for(vocab_size)
+    shards: list[bins.Shard] = []
+    group: list[bins.Batch] = []
+
+    def close() -> None:
+        if group:
+            shards.append(bins.write_shard(directory / f"shard-{len(shards):05d}.arrow", dtype, group))
+            group.clear()
+
+    for record, ids in enumerate(documents):
+        if sum(len(batch.ids) for batch in group) + len(ids) + 1 > shard_tokens:
+            close()
+        array = np.array([*ids, eod], dtype)
+        offsets, source = np.array([0, len(array)], np.int64), np.zeros(1, np.uint32)
+        group.append(bins.Batch(array, offsets, source, np.array([record], np.uint64)))
+    close()
+    count, tokens = len(documents), sum(shard.tokens for shard in shards)
+    only = bins.Source(path="x", size=1, xxh3="", records=count, documents=count, bad={}, repaired={})
+    facts = bins.TokenizerFacts(fingerprint="none", vocab_size=vocab_size, eod=eod, engine="none")
+    bins.write_manifest(
+        directory,
+        bins.Manifest(
+            tool="tests",
+            dtype=dtype,
+            documents=count,
+            tokens=tokens,
+            tokenizer=facts,
+            options={},
+            shards=tuple(shards),
+            sources=(only,),
+        ),
+    )
+    return directory

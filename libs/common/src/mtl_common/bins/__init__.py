@@ -1,0 +1,45 @@
+"""Token bins: documents as token ids in Arrow files, with a manifest that makes them a dataset.
+
+A shard is an Arrow IPC file of one record batch, a row a document: `tokens` (its ids, the end-of-document id
+last), `source` (which input file) and `record` (which line of it). Any Arrow reader opens it. Our reader
+knows from the manifest where the buffers lie in the file and slices the memory map itself: a window is a
+view, with no Arrow call and no copy.
+
+Leaves out compression (a compressed buffer cannot be mapped) and every order but the one of the corpus.
+"""
+
+from mtl_common.bins.manifest import (
+    FORMAT,
+    MANIFEST,
+    SHARD_TOKENS,
+    TOKENIZER,
+    VERSION,
+    Manifest,
+    Shard,
+    Source,
+    TokenizerFacts,
+    dtype_for,
+    read_manifest,
+    write_manifest,
+)
+from mtl_common.bins.reader import Bins, ShardView
+from mtl_common.bins.writer import Batch, write_shard
+
+__all__ = [
+    "FORMAT",
+    "MANIFEST",
+    "SHARD_TOKENS",
+    "TOKENIZER",
+    "VERSION",
+    "Batch",
+    "Bins",
+    "Manifest",
+    "Shard",
+    "ShardView",
+    "Source",
+    "TokenizerFacts",
+    "dtype_for",
+    "read_manifest",
+    "write_manifest",
+    "write_shard",
+]
