@@ -393,8 +393,8 @@ SAVER = """
             with PartWriter(staging, part) as writer:
                 for kind in ("model", "exp_avg"):
                     half = np.full(count // 2, step, np.float32)
-                    box = [Box.full((count,))]
-                    writer.write(f"{kind}/x", "float32", (count,), box, part * count // 2, (part + 1) * count // 2, half)
+                    box, start = [Box.full((count,))], part * count // 2
+                    writer.write(f"{kind}/x", "float32", (count,), box, start, start + count // 2, half)
         commit(staging, layout="dp2", config={}, state={"step": step})
         retain(out, 1)
 
