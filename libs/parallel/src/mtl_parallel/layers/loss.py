@@ -4,6 +4,7 @@ Works through blocks of rows that stay in the cache, in fp32 (fp64 for fp64 logi
 their own gradient in place: no second tensor of `tokens x vocabulary` ever exists.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,59 +14,65 @@ from torch.autograd import Function
 from mtl_parallel.collectives import all_gather
 from mtl_parallel.mesh import Axis
 
-BLOCK_ELEMENTS = 1 << 18
+_CACHED = 1 << 17  # elements of a block on a CPU, half a megabyte in fp32
+_LAUNCHED = 1 << 26  # elsewhere: enough that starting kernels costs nothing
 
 
-def _blocks(x: Tensor) -> range:
-    return range(0, len(x), max(1, BLOCK_ELEMENTS // x.shape[1]))
+def _blocks(x: Tensor) -> Iterator[slice]:
+    step = max(1, (_CACHED if x.device.type == "cpu" else _LAUNCHED) // max(1, x.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(x), step))
 
 
-def _softmax(logits: Tensor, wide: torch.dtype, keep: bool) -> Tensor:
-    """Log of the sum of exponentials of every row, `(M,)`; with `keep` the rows become their softmax."""
-    sums = torch.empty(len(logits), dtype=wide, device=logits.device)
-    step = _blocks(logits).step
-    for start in _blocks(logits):
-        block = logits[start : start + step]
-        values = block.to(wide)
-        torch.logsumexp(values, 1, out=sums[start : start + step])
-        if keep:
-            block.copy_(values.sub(sums[start : start + step, None]).exp_())
-    return sums
+def _exponentials(logits: Tensor, wide: torch.dtype, keep: bool) -> tuple[Tensor, Tensor]:
+    """Every row's largest value m and its sum of exp(x - m), `(M,)` each; `keep` turns x into exp(x - m)."""
+    top, total = torch.empty(2, len(logits), dtype=wide, device=logits.device)
+    for block in _blocks(logits):
+        values = logits[block].to(wide)
+        torch.amax(values, 1, out=top[block])
+        values = torch.sub(values, top[block, None], out=values if keep else None).exp_()
+        torch.sum(values, 1, out=total[block])
+        if keep and values.dtype != logits.dtype:
+            logits[block] = values
+    return top, total
 
 
 class _CrossEntropy(Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, mask: Tensor, vocab: int, axis: Axis) -> Tensor:
         R = logits.shape[1]
-        held = min(max(vocab - axis.rank * R, 0), R)  # rows of the vocabulary here; the rest is padding
+        held = min(max(vocab - axis.rank * R, 0), R)  # this rank's rows of the vocabulary, without padding
         wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
         local = labels - axis.rank * R
         here = (local >= 0) & (local < held)
         local = local.masked_fill(~here, 0)
         target = logits.gather(1, local[:, None]).squeeze(1).to(wide).masked_fill(~here, 0.0)  # (M,)
         keep = ctx.needs_input_grad[0]
-        own = _softmax(logits[:, :held], wide, keep) if held else torch.full_like(target, -torch.inf)
-        both = all_gather(torch.stack((own, target))[None], axis)  # (tp, 2, M)
-        total, target = both[:, 0].logsumexp(0), both[:, 1].sum(0)  # (M,)
+        if held:
+            top, total = _exponentials(logits[:, :held], wide, keep)
+        else:
+            top, total = torch.zeros_like(target), torch.zeros_like(target)
+        everyone = all_gather(torch.stack((top + total.log(), target))[None], axis)  # (tp, 2, M)
+        whole, target = everyone[:, 0].logsumexp(0), everyone[:, 1].sum(0)  # (M,)
         weight = mask.to(wide)
         if keep:
             ctx.held = held
-            ctx.save_for_backward(logits, local, here, own - total, target - total, weight)
-        return ((total - target) * weight).sum()
+            ctx.save_for_backward(logits, local, here, top - whole, target - whole, weight)
+        return ((whole - target) * weight).sum()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         logits, local, here, share, logp, weight = ctx.saved_tensors
         scale = weight * grads[0]  # (M,)
-        softmax = logits[:, : ctx.held]
+        factor = (share.exp() * scale)[:, None]  # exp(x - m) -> softmax -> gradient
+        exponentials = logits[:, : ctx.held]
+        for block in _blocks(exponentials):
+            if logits.dtype == factor.dtype:
+                exponentials[block].mul_(factor[block])
+            else:
+                exponentials[block] = exponentials[block].to(factor.dtype).mul_(factor[block])
         logits[:, ctx.held :] = 0.0
-        step = _blocks(logits).step
-        factor = (share.exp() * scale)[:, None]
-        for start in _blocks(logits):
-            block = softmax[start : start + step]
-            block.copy_(block * factor[start : start + step])
+        # The label's p - 1 is computed apart: a rounded p would leave little of it when p is near 1.
         (rows,) = here.nonzero(as_tuple=True)
-        # The label's entry p - 1 is computed apart: in bf16 it would lose what p lost when it was rounded.
         logits[rows, local[rows]] = (torch.expm1(logp) * scale)[rows].to(logits.dtype)
         return logits, None, None, None, None
 
@@ -81,4 +88,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor, vocab: int, axis
         axis: what the vocabulary is divided over. One small all-gather is all that is exchanged.
     """
     flat = logits.reshape(-1, logits.shape[-1])  # (M, Vp/tp)
-    return _CrossEntropy.apply(flat, labels.reshape(-1), mask.reshape(-1), vocab, axis)  # type: ignore[no-any-return, no-untyped-call]
+    loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        flat, labels.reshape(-1), mask.reshape(-1), vocab, axis
+    )
+    return loss
