@@ -4,6 +4,8 @@ A column-parallel layer followed by a row-parallel one needs one all-reduce forw
 (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,6 +14,9 @@ from mtl_common.layout import divide
 from mtl_parallel import regions
 from mtl_parallel.mesh import Axis
 from mtl_parallel.sharding import Sharding, columns, declare, rows, whole
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""`(x (..., in), weight (out, in), bias (out) or None) -> (..., out)`; a layer's own may be replaced."""
 
 
 class ColumnParallelLinear(nn.Module):
@@ -34,6 +39,7 @@ class ColumnParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.axis = axis
+        self.product: Product = F.linear
         height = outputs // parts
         local = divide(height, axis.size, "output features", axis.name)
         starts = [part * height + axis.rank * local for part in range(parts)]
@@ -52,7 +58,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., in)`, the same on all ranks -> `(..., out/tp)`."""
-        return F.linear(regions.copy(x, self.axis), self.weight, self.bias)
+        return self.product(regions.copy(x, self.axis), self.weight, self.bias)
 
 
 class RowParallelLinear(nn.Module):
@@ -73,6 +79,7 @@ class RowParallelLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.axis = axis
+        self.product: Product = F.linear
         local = divide(inputs, axis.size, "input features", axis.name)
         box = columns((outputs, inputs), axis.rank * local, (axis.rank + 1) * local)
         weight = nn.Parameter(torch.empty(outputs, local, dtype=dtype))  # (out, in/tp)
@@ -85,6 +92,6 @@ class RowParallelLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(..., in/tp)` -> `(..., out)`, the same on all ranks."""
         if self.axis.size == 1:
-            return F.linear(x, self.weight, self.bias)
-        y = regions.reduce(F.linear(x, self.weight), self.axis)  # (..., out)
+            return self.product(x, self.weight, self.bias)
+        y = regions.reduce(self.product(x, self.weight, None), self.axis)  # (..., out)
         return y if self.bias is None else y + self.bias

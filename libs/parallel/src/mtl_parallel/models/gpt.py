@@ -12,6 +12,7 @@ from mtl_common.shapes import ModelShape, check_layout
 from mtl_parallel import regions
 from mtl_parallel.layers.attention import Attend, causal
 from mtl_parallel.layers.embedding import PositionEmbedding, VocabParallelEmbedding, vocabulary_weight
+from mtl_parallel.layers.linear import Product
 from mtl_parallel.layers.loss import cross_entropy
 from mtl_parallel.layers.rope import Rotary
 from mtl_parallel.mesh import Axis, Mesh
@@ -81,6 +82,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.tp = shape, mesh.tp
+        self.product: Product = F.linear  # of the logits
         with mesh.device:
             rope = shape.position == "rope"
             self.rotary = Rotary(shape.head_dim, shape.seq, shape.rope_base) if rope else None
@@ -119,13 +121,17 @@ class GPT(nn.Module):
         x = self.hidden(x, positions=positions, attend=attend)
         return self.logits(x) if self.last else x
 
+    @property
+    def output_weight(self) -> nn.Parameter:
+        """The weight of the logits, `(Vp/tp, H)`: the embedding's own where they are tied."""
+        if self.output_layer is not None:
+            return self.output_layer.weight
+        assert self.embedding is not None
+        return self.embedding.word_embeddings.weight
+
     def logits(self, x: Tensor) -> Tensor:
         """Normed hidden `(..., H)` -> `(..., Vp/tp)`."""
-        source = self.output_layer
-        if source is None:
-            assert self.embedding is not None
-            return F.linear(regions.copy(x, self.tp), self.embedding.word_embeddings.weight)
-        return F.linear(regions.copy(x, self.tp), source.weight)
+        return self.product(regions.copy(x, self.tp), self.output_weight, None)
 
     def loss(self, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """The fp32 sum of the masked tokens' losses, the same on all tp ranks; consumes the logits."""
