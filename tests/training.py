@@ -20,10 +20,11 @@ from mtl_parallel import pipeline
 from mtl_parallel.launch import start
 from mtl_parallel.mesh import Mesh
 from mtl_parallel.models.gpt import GPT, stage
-from mtl_parallel.optimizer import Optimizer, OptimizerSettings
+from mtl_parallel.optimizer import Optimizer
 from mtl_parallel.pipeline import MicroBatch
 from mtl_parallel.randomness import initialise
 from mtl_parallel.schedule import SCHEDULES
+from mtl_parallel.settings import OptimizerSettings
 from mtl_parallel.sharding import sharded_parameters
 
 GPT2 = ModelShape(hidden=24, layers=4, heads=4, kv_heads=2, head_dim=6, ffn=20, vocab=101, seq=10)

@@ -11,29 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim.adamw import adamw
 
-from mtl_common.config import Settings
 from mtl_parallel import collectives
 from mtl_parallel.buckets import Bucket, Buckets, Segment
 from mtl_parallel.mesh import Mesh
 from mtl_parallel.precision import wide
+from mtl_parallel.settings import OptimizerSettings
 from mtl_parallel.sharding import Sharding
-
-
-class OptimizerSettings(Settings):
-    """AdamW and clipping."""
-
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the gradients' running mean")
-    beta2: float = Field(default=0.95, ge=0, lt=1, description="decay of the squared gradients' running mean")
-    eps: float = Field(default=1e-8, gt=0, description="what is added to the root of the second moment")
-    weight_decay: float = Field(
-        default=0.1, ge=0, description="decoupled weight decay; biases and norms are left alone"
-    )
-    clip: float = Field(default=1.0, ge=0, description="largest global gradient norm; 0 does not clip")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ copies. bf16 has the range of fp32, so that no loss scale is needed. Left out: f
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Precision = Literal["fp32", "bf16"]
+from mtl_parallel.settings import Precision
 
 PARAMETER_DTYPES: Mapping[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
