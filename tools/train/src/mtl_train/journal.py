@@ -6,7 +6,7 @@ Both continue what an earlier, stopped part of the same run wrote. Only one proc
 import fcntl
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mtl_common.errors import MtlError
 from mtl_common.log import JsonLines
@@ -23,6 +23,7 @@ class Journal:
         try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._log.close()
             raise MtlError(
                 f"{out} is being written by another run; wait for it, or give another --out"
             ) from None
@@ -41,6 +42,13 @@ class Journal:
         """Appends a record to the metrics."""
         self._metrics.write(record)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._metrics.close()
+        self._log.close()
+
 
 class Silence(Journal):
     """The journal of the ranks that do not write one."""
@@ -56,3 +64,6 @@ class Silence(Journal):
 
     def record(self, record: dict[str, Any]) -> None:
         """Nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
