@@ -6,13 +6,11 @@ The module tree's paths are the global names of the parameters. Parameters are u
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mtl_common.shapes import ModelShape, check_layout
-from mtl_parallel import regions
 from mtl_parallel.layers.attention import Attend, causal
 from mtl_parallel.layers.embedding import PositionEmbedding, VocabParallelEmbedding, vocabulary_weight
-from mtl_parallel.layers.linear import Product
+from mtl_parallel.layers.linear import Product, linear, product
 from mtl_parallel.layers.loss import cross_entropy
 from mtl_parallel.layers.rope import Rotary
 from mtl_parallel.mesh import Axis, Mesh
@@ -82,7 +80,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.tp = shape, mesh.tp
-        self.product: Product = F.linear  # of the logits
+        self.product: Product = product  # of the logits
         with mesh.device:
             rope = shape.position == "rope"
             self.rotary = Rotary(shape.head_dim, shape.seq, shape.rope_base) if rope else None
@@ -131,7 +129,9 @@ class GPT(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """Normed hidden `(..., H)` -> `(..., Vp/tp)`."""
-        return self.product(regions.copy(x, self.tp), self.output_weight, None)
+        if not torch.is_grad_enabled():
+            return self.product(x, self.output_weight, None)
+        return linear(x, self.output_weight, copied=self.tp)
 
     def loss(self, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
         """The fp32 sum of the masked tokens' losses, the same on all tp ranks; consumes the logits."""
