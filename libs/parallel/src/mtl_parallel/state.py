@@ -158,9 +158,7 @@ def _read(source: Checkpoint, key: str, record: Sharding, start: int, into: Tens
 
 
 def _check_names(source: Checkpoint, model: GPT, mesh: Mesh) -> None:
-    """Raises CheckpointError, naming a tensor, unless the stages together hold just what the checkpoint
-    has.
-    """
+    """Raises CheckpointError, naming a tensor that no stage has, or that is tied in one of the two only."""
     mine = {record.alias or name for name, _, record in sharded_parameters(model)}
     stored = sorted(
         key.removeprefix("model/")
@@ -172,6 +170,9 @@ def _check_names(source: Checkpoint, model: GPT, mesh: Mesh) -> None:
     for name, known in zip(stored, held.tolist(), strict=True):
         if not known:
             raise CheckpointError(f"{source.path} has the tensor {name}, which the model has not")
+    for name in mine & source.aliases.keys():
+        target = source.aliases[name]
+        raise CheckpointError(f"{name} is tied to {target} in {source.path}, the model's own is not")
 
 
 def _read_model(source: Checkpoint, model: GPT) -> None:
