@@ -32,7 +32,7 @@ def _has_bf16() -> bool:
 
 
 def _widens(x: Tensor) -> bool:
-    """Whether to multiply `(M, in)` in fp32: a CPU without bf16 instructions is 4 to 14 times slower in bf16."""
+    """Whether to multiply `(M, in)` in fp32: a CPU without bf16 instructions is 4 to 14 times slower in it."""
     return x.dtype == torch.bfloat16 and x.device.type == "cpu" and len(x) > _FEW and not _has_bf16()
 
 
