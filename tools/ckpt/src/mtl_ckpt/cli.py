@@ -142,8 +142,9 @@ def import_(
     dtype: DType = None,
 ) -> None:
     """Make a checkpoint of a GPT-2 or Llama model from another program."""
-    from mtl_ckpt.convert import import_model, model_bytes, open_source
     from mtl_ckpt.dtypes import check_dtype
+    from mtl_ckpt.importing import import_model, open_source
+    from mtl_ckpt.shape import model_bytes
     from mtl_common.checkpoint import Checkpoint
     from mtl_common.log import progress
 
@@ -168,9 +169,10 @@ def export(
     file_size: Annotated[float, typer.Option("--file-size", help="Largest file, in GB.", min=0.001)] = 5.0,
 ) -> None:
     """Make a directory that transformers opens."""
-    from mtl_ckpt.convert import export_model, model_bytes, model_shape
     from mtl_ckpt.dtypes import check_dtype
+    from mtl_ckpt.exporting import export_model
     from mtl_ckpt.report import size, table
+    from mtl_ckpt.shape import model_bytes, model_shape
     from mtl_common.checkpoint import Checkpoint, resolve
     from mtl_common.config import nearest
     from mtl_common.errors import UsageError

@@ -36,6 +36,10 @@ class Family:
         known = name.startswith((self.prefix, "lm_head."))
         return name if known else self.prefix + name
 
+    def ignores(self, name: str) -> bool:
+        """Whether a tensor is one of the constants."""
+        return any(name.endswith(ending) for ending in self.ignored)
+
 
 @dataclass(frozen=True)
 class Source:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtl_ckpt.convert import model_shape
-from mtl_ckpt.outputs import check_new
+from mtl_ckpt.outputs import new_checkpoint
+from mtl_ckpt.shape import model_shape
 from mtl_common.boxes import Box
-from mtl_common.checkpoint import Checkpoint, PartWriter, begin, commit
+from mtl_common.checkpoint import Checkpoint, PartWriter, commit
 from mtl_common.errors import CheckpointError, ConfigError
 from mtl_common.layout import Layout
 from mtl_common.shapes import check_layout
@@ -81,20 +81,19 @@ def reshard(
     """
     if memory < SMALLEST:
         raise ConfigError(f"a memory of {memory >> 20} MiB is too small; give at least {SMALLEST >> 20}")
-    check_new(out)
     check_layout(model_shape(checkpoint), layout)
     buffer = memoryview(bytearray((memory - OVERHEAD) // BLOCK * BLOCK))
-    staging = begin(out, checkpoint.step)
-    for rank in range(layout.world):
-        with PartWriter(staging, rank) as writer:
-            for shard in shards(checkpoint, layout, rank):
-                for copied in _copy(checkpoint, shard, writer, buffer):
-                    advance(copied)
-    return commit(
-        staging,
-        layout=str(layout),
-        config=checkpoint.config,
-        state=checkpoint.state,
-        aliases=checkpoint.aliases,
-        tokenizer=checkpoint.tokenizer,
-    )
+    with new_checkpoint(out, checkpoint.step) as staging:
+        for rank in range(layout.world):
+            with PartWriter(staging, rank) as writer:
+                for shard in shards(checkpoint, layout, rank):
+                    for copied in _copy(checkpoint, shard, writer, buffer):
+                        advance(copied)
+        return commit(
+            staging,
+            layout=str(layout),
+            config=checkpoint.config,
+            state=checkpoint.state,
+            aliases=checkpoint.aliases,
+            tokenizer=checkpoint.tokenizer,
+        )
