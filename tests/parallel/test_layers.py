@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from mtl_common.errors import ConfigError
 from mtl_common.layout import Layout
 from mtl_common.shapes import ModelShape
+from mtl_common.tensors import vocabulary_rows
 from mtl_parallel.collectives import all_gather
 from mtl_parallel.launch import finish, start
 from mtl_parallel.layers.attention import SelfAttention, causal
-from mtl_parallel.layers.embedding import PositionEmbedding, VocabParallelEmbedding, vocabulary_rows
+from mtl_parallel.layers.embedding import PositionEmbedding, VocabParallelEmbedding
 from mtl_parallel.layers.linear import ColumnParallelLinear, RowParallelLinear
 from mtl_parallel.layers.loss import cross_entropy
 from mtl_parallel.layers.mlp import MLP

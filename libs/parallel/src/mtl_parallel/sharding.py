@@ -6,10 +6,13 @@ at names. A parameter's global name is its path in the module tree, where layers
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from mtl_common.boxes import Box
+from mtl_common.tensors import Cut, cut_boxes
+from mtl_parallel.mesh import Axis
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,15 @@ def sharded_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, S
         yield name, parameter, sharding_of(parameter)
 
 
-def whole(shape: tuple[int, ...]) -> tuple[Box, ...]:
-    """The boxes of an unsharded tensor."""
-    return (Box.full(shape),)
+def cut_over(axis: Axis, cut: Cut, shape: tuple[int, ...], **treatment: Any) -> Sharding:
+    """The record of this rank's part of a tensor that is cut over an axis, by one of the known rules.
+
+    Raises ConfigError when the tensor cannot be divided so.
+    """
+    boxes = cut_boxes(cut, shape, axis.rank, axis.size)
+    return Sharding(shape, boxes, copies=cut == "copies", **treatment)
 
 
-def rows(shape: tuple[int, ...], start: int, stop: int) -> tuple[Box, ...]:
-    """Rows `start:stop` of dim 0, cut off at the tensor's end; no box when nothing is left."""
-    stop = min(stop, shape[0])
-    if stop <= start:
-        return ()
-    return (Box((start, *(0,) * (len(shape) - 1)), (stop - start, *shape[1:])),)
-
-
-def columns(shape: tuple[int, ...], start: int, stop: int) -> tuple[Box, ...]:
-    """Columns `start:stop` of the last dim."""
-    return (Box((*(0,) * (len(shape) - 1), start), (*shape[:-1], stop - start)),)
+def whole(shape: tuple[int, ...], **treatment: Any) -> Sharding:
+    """The record of a tensor that every rank holds in full."""
+    return Sharding(shape, (Box.full(shape),), copies=True, **treatment)

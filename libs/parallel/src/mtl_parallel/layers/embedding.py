@@ -8,31 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mtl_common.tensors import vocabulary_rows
 from mtl_parallel import regions
 from mtl_parallel.mesh import Axis
-from mtl_parallel.sharding import Sharding, declare, rows, whole
-
-ROW_MULTIPLE = 64
-
-
-def vocabulary_rows(vocab: int, size: int) -> int:
-    """Rows each of `size` ranks holds, padding included.
-
-    >>> vocabulary_rows(50257, 1), vocabulary_rows(101, 2)
-    (50304, 64)
-    """
-    return -(-vocab // (size * ROW_MULTIPLE)) * ROW_MULTIPLE
+from mtl_parallel.sharding import cut_over, declare, whole
 
 
 def vocabulary_weight(
     vocab: int, hidden: int, axis: Axis, dtype: torch.dtype, alias: str | None = None, tied: bool = False
 ) -> nn.Parameter:
     """This rank's rows `(Vp/tp, H)` of a table of `vocab` rows, declared."""
-    count = vocabulary_rows(vocab, axis.size)
-    shape = (vocab, hidden)
-    boxes = rows(shape, axis.rank * count, (axis.rank + 1) * count)
-    weight = nn.Parameter(torch.empty(count, hidden, dtype=dtype))
-    return declare(weight, Sharding(shape, boxes, std=0.02, alias=alias, tied=tied))
+    weight = nn.Parameter(torch.empty(vocabulary_rows(vocab, axis.size), hidden, dtype=dtype))
+    record = cut_over(axis, "vocabulary", (vocab, hidden), std=0.02, alias=alias, tied=tied)
+    return declare(weight, record)
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -61,8 +49,8 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, seq: int, hidden: int, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        record = Sharding((seq, hidden), whole((seq, hidden)), copies=True, std=0.02)
-        self.weight = declare(nn.Parameter(torch.empty(seq, hidden, dtype=dtype)), record)
+        weight = nn.Parameter(torch.empty(seq, hidden, dtype=dtype))
+        self.weight = declare(weight, whole((seq, hidden), std=0.02))
 
     def forward(self, positions: Tensor) -> Tensor:
         """`(T,)` or `(B, T)` -> the same with H behind."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from mtl_common.layout import divide
+from mtl_common.tensors import Cut
 from mtl_parallel import regions
 from mtl_parallel.collectives import start_all_reduce
 from mtl_parallel.mesh import Axis
-from mtl_parallel.sharding import Sharding, columns, declare, rows, whole
+from mtl_parallel.sharding import cut_over, declare, whole
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """`(x (..., in), weight (out, in), bias (out) or None) -> (..., out)`; a layer's own may be replaced."""
@@ -32,7 +32,7 @@ def _has_bf16() -> bool:
 
 
 def _widens(x: Tensor) -> bool:
-    """Whether to multiply `(M, in)` in fp32: a CPU without bf16 instructions is 4 to 14 times slower in it."""
+    """Whether to multiply `(M, in)` in fp32: without bf16 instructions a CPU takes 4 to 14 times as long."""
     return x.dtype == torch.bfloat16 and x.device.type == "cpu" and len(x) > _FEW and not _has_bf16()
 
 
@@ -42,13 +42,14 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not _widens(flat):
         return F.linear(x, weight, bias)
     wide = flat.float()
-    out = wide.new_empty(len(flat), len(weight))
+    out = wide.new_empty(*x.shape[:-1], len(weight))
     height = max(1, _CACHED // weight.shape[1])
-    for block, part in zip(torch.split(weight, height), torch.split(out, height, dim=1), strict=True):
+    parts = torch.split(out.view(-1, len(weight)), height, dim=1)
+    for block, part in zip(torch.split(weight, height), parts, strict=True):
         torch.mm(wide, block.float().t(), out=part)
     if bias is not None:
         out += bias
-    return out.to(x.dtype).view(*x.shape[:-1], len(weight))
+    return out.to(x.dtype)
 
 
 class _Linear(Function):
@@ -87,8 +88,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, copied: Axi
 class ColumnParallelLinear(nn.Module):
     """`y = x W^T + b` with the output features divided over the axis.
 
-    `parts` joins several matrices of equal height in one weight (gate and up of a gated layer): each is
-    divided alone, so that a rank holds one box of every part. Raises ConfigError when one cannot be.
+    A `gated` layer joins two matrices of equal height in one weight, gate and up: each is divided alone, so
+    that a rank holds one box of both. Raises ConfigError when they cannot be divided.
     """
 
     def __init__(
@@ -99,27 +100,20 @@ class ColumnParallelLinear(nn.Module):
         *,
         bias: bool,
         std: float = 0.02,
-        parts: int = 1,
+        gated: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.axis = axis
         self.product: Product = product
-        height = outputs // parts
-        local = divide(height, axis.size, "output features", axis.name)
-        starts = [part * height + axis.rank * local for part in range(parts)]
-
-        def record(shape: tuple[int, ...], std: float) -> Sharding:
-            boxes = tuple(box for start in starts for box in rows(shape, start, start + local))
-            return Sharding(shape, boxes, std=std, decay=len(shape) > 1)
-
-        weight = nn.Parameter(torch.empty(parts * local, inputs, dtype=dtype))  # (out/tp, in)
-        self.weight = declare(weight, record((outputs, inputs), std))
+        cut: Cut = "gated rows" if gated else "rows"
+        record = cut_over(axis, cut, (outputs, inputs), std=std)
+        weight = nn.Parameter(torch.empty(outputs // axis.size, inputs, dtype=dtype))  # (out/tp, in)
+        self.weight = declare(weight, record)
         self.bias = None
         if bias:
-            self.bias = declare(
-                nn.Parameter(torch.empty(parts * local, dtype=dtype)), record((outputs,), 0.0)
-            )
+            vector = nn.Parameter(torch.empty(outputs // axis.size, dtype=dtype))
+            self.bias = declare(vector, cut_over(axis, cut, (outputs,), decay=False))
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., in)`, the same on all ranks -> `(..., out/tp)`."""
@@ -147,14 +141,13 @@ class RowParallelLinear(nn.Module):
         super().__init__()
         self.axis = axis
         self.product: Product = product
-        local = divide(inputs, axis.size, "input features", axis.name)
-        box = columns((outputs, inputs), axis.rank * local, (axis.rank + 1) * local)
-        weight = nn.Parameter(torch.empty(outputs, local, dtype=dtype))  # (out, in/tp)
-        self.weight = declare(weight, Sharding((outputs, inputs), box, std=std))
+        record = cut_over(axis, "columns", (outputs, inputs), std=std)
+        weight = nn.Parameter(torch.empty(outputs, inputs // axis.size, dtype=dtype))  # (out, in/tp)
+        self.weight = declare(weight, record)
         self.bias = None
         if bias:
-            record = Sharding((outputs,), whole((outputs,)), copies=True, decay=False)
-            self.bias = declare(nn.Parameter(torch.empty(outputs, dtype=dtype)), record)
+            vector = nn.Parameter(torch.empty(outputs, dtype=dtype))
+            self.bias = declare(vector, whole((outputs,), decay=False))
 
     def forward(self, x: Tensor) -> Tensor:
         """`(..., in/tp)` -> `(..., out)`, the same on all ranks."""

@@ -33,10 +33,15 @@ class MLP(nn.Module):
 
     def __init__(self, shape: ModelShape, axis: Axis, *, std: float, dtype: torch.dtype) -> None:
         super().__init__()
-        parts = 2 if shape.activation == "swiglu" else 1
+        gated = shape.activation == "swiglu"
         self.activation = ACTIVATIONS[shape.activation]
         self.linear_fc1 = ColumnParallelLinear(
-            shape.hidden, parts * shape.ffn, axis, bias=shape.bias, parts=parts, dtype=dtype
+            shape.hidden,
+            (2 if gated else 1) * shape.ffn,
+            axis,
+            bias=shape.bias,
+            gated=gated,
+            dtype=dtype,
         )
         self.linear_fc2 = RowParallelLinear(
             shape.ffn, shape.hidden, axis, bias=shape.bias, std=std, dtype=dtype

@@ -4,12 +4,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtl_parallel.sharding import Sharding, declare, whole
+from mtl_parallel.sharding import declare, whole
 
 
 def _vector(size: int, mean: float, dtype: torch.dtype) -> nn.Parameter:
-    record = Sharding((size,), whole((size,)), copies=True, mean=mean, decay=False)
-    return declare(nn.Parameter(torch.empty(size, dtype=dtype)), record)
+    return declare(nn.Parameter(torch.empty(size, dtype=dtype)), whole((size,), mean=mean, decay=False))
 
 
 class LayerNorm(nn.Module):
