@@ -11,11 +11,11 @@ from pathlib import Path
 
 from mtl_common.errors import DataError
 from mtl_common.tokenizers.hugging_face import HuggingFace
-from mtl_common.tokenizers.interface import Encode, Facts, Flat, Tokenizer, same_ids
+from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer
 from mtl_common.tokenizers.sentence_piece import SentencePiece
 from mtl_common.tokenizers.tiktoken_ranks import Ranks
 
-__all__ = ["Encode", "Facts", "Flat", "Tokenizer", "load", "same_ids"]
+__all__ = ["Facts", "Flat", "Tokenizer", "load"]
 
 
 def _find(spec: Path) -> Path:

@@ -11,7 +11,8 @@ from mtl_common.tokenizers.interface import (
     Flat,
     Tokenizer,
     beside,
-    choose,
+    canonical,
+    fast_encoder,
     fingerprint,
     flatten,
     read_json,
@@ -27,7 +28,7 @@ def _named_token(config: Mapping[str, Any], key: str) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _canonical(content: Mapping[str, Any]) -> list[Any]:
+def _deciding(content: Mapping[str, Any]) -> list[Any]:
     """What decides the ids, in one form: some files write merges as pairs, some as "a b"."""
     model = dict(content.get("model", {}))
     model["merges"] = [m.split(" ") if isinstance(m, str) else m for m in model.get("merges", [])]
@@ -62,10 +63,9 @@ class HuggingFace(Tokenizer):
             raise DataError(f"{path} is not a tokenizer.json that tokenizers can read: {error}") from None
         self._library.encode_special_tokens = True
         self._piece = piece_rule(content)
-        encode, engine = choose(
-            lambda: fastokens.Tokenizer.from_json_str(text), self._reference, "tokenizers", fast
-        )
-        super().__init__(path, "tokenizer.json", self._facts(content, beside(path.parent)), encode, engine)
+        facts = self._facts(content, beside(path.parent))
+        bulk = fast_encoder(lambda: fastokens.Tokenizer.from_json_str(text)) if fast else None
+        super().__init__(path, "tokenizer.json", facts, "tokenizers", bulk)
 
     def _facts(self, content: Mapping[str, Any], config: Mapping[str, Any]) -> Facts:
         vocabulary = self._library.get_vocab(with_added_tokens=True)
@@ -78,12 +78,12 @@ class HuggingFace(Tokenizer):
             vocab_size=max(vocabulary.values()) + 1,
             eod=next((vocabulary[name] for name in ends if name in vocabulary), None),
             bos=vocabulary.get(_named_token(config, "bos_token") or ""),
-            fingerprint=fingerprint(*_canonical(content)),
+            fingerprint=fingerprint(canonical(_deciding(content))),
             specials=frozenset(specials.values()),
             lost_bytes=_lost_bytes(content, vocabulary),
         )
 
-    def _reference(self, texts: Sequence[str]) -> Flat:
+    def reference(self, texts: Sequence[str]) -> Flat:  # noqa: D102
         found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return flatten([encoding.ids for encoding in found])
 

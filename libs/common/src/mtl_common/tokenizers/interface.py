@@ -5,6 +5,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,54 @@ def _chat_template(directory: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
+def flatten(lists: Sequence[Sequence[int]]) -> Flat:
+    """Lists of ids -> the ids end to end, and where each begins.
+
+    >>> flatten([[5, 6], [], [7]])[1].tolist()
+    [0, 2, 2, 3]
+    """
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
+    return np.fromiter(chain.from_iterable(lists), np.uint32, int(offsets[-1])), offsets
+
+
+def fast_encoder(build: Callable[[], Any]) -> Encode | None:
+    """Bulk encoding through fastokens, as `build` makes it, or None where it refuses the vocabulary."""
+    try:
+        engine = build()
+    except ValueError:
+        return None
+
+    def encode(texts: Sequence[str]) -> Flat:
+        ids, offsets = engine.encode_batch_flat(list(texts), split_special_tokens=True)
+        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64)
+
+    return encode
+
+
+def fingerprint(*parts: bytes) -> str:
+    """The xxh3-128 of byte strings, as 32 hex digits."""
+    return xxhash.xxh3_128(b"\n\n".join(parts)).hexdigest()
+
+
+def canonical(value: Any) -> bytes:
+    """A value as JSON that does not depend on the order of keys."""
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _same(one: Flat, other: Flat) -> bool:
+    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
+
+
 class Tokenizer(ABC):
     """Text to ids and back."""
 
-    def __init__(self, path: Path, stored_as: str, facts: Facts, encode: Encode, engine: str) -> None:
-        self.path, self.facts, self.engine = path, facts, engine
-        self._stored_as, self._encode = stored_as, encode
+    def __init__(self, path: Path, stored_as: str, facts: Facts, library: str, bulk: Encode | None) -> None:
+        """`bulk` encodes in place of the reference `library` if it is exact on awkward strings."""
+        self.path, self.facts, self._stored_as = path, facts, stored_as
+        exact = bulk is not None and _same(bulk(AWKWARD), self.reference(AWKWARD))
+        self._encode = bulk if bulk and exact else self.reference
+        self.engine = "fastokens" if exact else library
 
     @property
     def vocab_size(self) -> int:
@@ -139,6 +182,14 @@ class Tokenizer(ABC):
                 raise
             raise DataError(f"{self.engine} cannot encode a text: {error}") from None
 
+    def exact_on(self, texts: Sequence[str]) -> bool:
+        """Whether these texts have the ids that the reference library gives them."""
+        return self._encode == self.reference or _same(self._encode(texts), self.reference(texts))
+
+    @abstractmethod
+    def reference(self, texts: Sequence[str]) -> Flat:
+        """What `encode_batch` gives, by the library that defines it."""
+
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out, bytes that are not UTF-8 become U+FFFD."""
@@ -150,45 +201,3 @@ class Tokenizer(ABC):
     @abstractmethod
     def token_id(self, token: str) -> int | None:
         """The id of the token written so in the vocabulary."""
-
-
-def flatten(lists: Sequence[Sequence[int]]) -> Flat:
-    """Lists of ids -> the ids end to end, and where each begins.
-
-    >>> flatten([[5, 6], [], [7]])[1].tolist()
-    [0, 2, 2, 3]
-    """
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    return np.fromiter((i for ids in lists for i in ids), np.uint32, int(offsets[-1])), offsets
-
-
-def _fast(build: Callable[[], Any]) -> Encode | None:
-    """Bulk encoding through fastokens, or None where it refuses the vocabulary."""
-    try:
-        engine = build()
-    except ValueError:
-        return None
-
-    def encode(texts: Sequence[str]) -> Flat:
-        ids, offsets = engine.encode_batch_flat(list(texts), split_special_tokens=True)
-        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64)
-
-    return encode
-
-
-def same_ids(one: Encode, other: Encode, texts: Sequence[str]) -> bool:
-    """Whether two encoders give the same ids for every text."""
-    (ids, offsets), (expected, bounds) = one(texts), other(texts)
-    return np.array_equal(ids, expected) and np.array_equal(offsets, bounds)
-
-
-def choose(build: Callable[[], Any], reference: Encode, name: str, fast: bool) -> tuple[Encode, str]:
-    """The encoder to use and its library: fastokens, as `build` makes it, if exact, else the reference."""
-    bulk = _fast(build) if fast else None
-    return (bulk, "fastokens") if bulk and same_ids(bulk, reference, AWKWARD) else (reference, name)
-
-
-def fingerprint(*parts: Any) -> str:
-    """The xxh3-128 of values, as 32 hex digits."""
-    return xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import xxhash
-
 from mtl_common.errors import DataError
-from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer, flatten
+from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer, fingerprint, flatten
 from mtl_common.tokenizers.pieces import marked_piece
 
 
@@ -28,16 +26,16 @@ class SentencePiece(Tokenizer):
             vocab_size=size,
             eod=self._id(self._library.eos_id()),
             bos=self._id(self._library.bos_id()),
-            fingerprint=xxhash.xxh3_128(self._library.serialized_model_proto()).hexdigest(),
+            fingerprint=fingerprint(self._library.serialized_model_proto()),
             specials=controls,
         )
-        super().__init__(path, "tokenizer.model", facts, self._reference, "sentencepiece")
+        super().__init__(path, "tokenizer.model", facts, "sentencepiece", None)
 
     @staticmethod
     def _id(found: int) -> int | None:
         return found if found >= 0 else None
 
-    def _reference(self, texts: Sequence[str]) -> Flat:
+    def reference(self, texts: Sequence[str]) -> Flat:  # noqa: D102
         return flatten(self._library.encode(list(texts)))
 
     def decode(self, ids: Sequence[int]) -> str:  # noqa: D102

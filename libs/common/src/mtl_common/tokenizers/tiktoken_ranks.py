@@ -1,13 +1,20 @@
 """Files of tiktoken ranks."""
 
-import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mtl_common.errors import DataError
-from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer, choose, fingerprint, flatten
+from mtl_common.tokenizers.interface import (
+    Facts,
+    Flat,
+    Tokenizer,
+    canonical,
+    fast_encoder,
+    fingerprint,
+    flatten,
+)
 
 
 @dataclass(frozen=True)
@@ -57,14 +64,19 @@ def _read_ranks(path: Path) -> dict[bytes, int]:
     """`base64 rank` lines; raises DataError at the first other line."""
     ranks = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        token, _, rank = line.strip().partition(b" ")
-        if not line.strip():
-            continue
         try:
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
+            token, rank = line.split()
+            ranks[binascii.a2b_base64(token, strict_mode=True)] = int(rank)
         except (binascii.Error, ValueError):
-            raise DataError(f"{path} line {number} is not a token and a rank") from None
+            if line.strip():
+                raise DataError(f"{path} line {number} is not a token and a rank") from None
     return ranks
+
+
+def _written(ranks: Mapping[bytes, int]) -> bytes:
+    """The ranks as a file of theirs would list them."""
+    ordered = sorted(ranks, key=ranks.__getitem__)
+    return b"".join(binascii.b2a_base64(token) + b"%d\n" % ranks[token] for token in ordered)
 
 
 class Ranks(Tokenizer):
@@ -84,24 +96,19 @@ class Ranks(Tokenizer):
             path.stem, pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=self._specials
         )
         self._ranks, self._bytes = ranks, {rank: token for token, rank in ranks.items()}
-        encode, engine = choose(
-            lambda: fastokens.Tokenizer.from_tiktoken(str(path), encoding.pattern, self._specials),
-            self._reference,
-            "tiktoken",
-            fast,
-        )
         facts = Facts(
             vocab_size=max(*ranks.values(), *self._specials.values()) + 1,
             eod=self._specials["<|endoftext|>"],
             bos=None,
-            fingerprint=fingerprint(
-                encoding.pattern, sorted((t.hex(), r) for t, r in ranks.items()), self._specials
-            ),
+            fingerprint=fingerprint(encoding.pattern.encode(), canonical(self._specials), _written(ranks)),
             specials=frozenset(self._specials.values()),
         )
-        super().__init__(path, "ranks.tiktoken", facts, encode, engine)
+        bulk = fast_encoder(
+            lambda: fastokens.Tokenizer.from_tiktoken(str(path), encoding.pattern, self._specials)
+        )
+        super().__init__(path, "ranks.tiktoken", facts, "tiktoken", bulk if fast else None)
 
-    def _reference(self, texts: Sequence[str]) -> Flat:
+    def reference(self, texts: Sequence[str]) -> Flat:  # noqa: D102
         return flatten([self._library.encode_ordinary(text) for text in texts])
 
     def decode(self, ids: Sequence[int]) -> str:  # noqa: D102

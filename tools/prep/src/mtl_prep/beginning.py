@@ -1,0 +1,49 @@
+"""What is looked at before the work: how documents end, what the first ones hold, which library is exact."""
+
+from collections import Counter
+
+from mtl_common.errors import DataError, UsageError
+from mtl_common.tokenizers import Tokenizer
+from mtl_prep.corpus import Corpus, first_line, told
+from mtl_prep.records import NO_TEXT, documents, keys_of
+
+CHECKED_DOCUMENTS = 200
+CHECKED_CHARACTERS = 2000  # of each; the reference library is slow
+HOPELESS_RECORDS = 10_000  # records without a document, after which the rest is not read
+
+
+def end_of_document(tokenizer: Tokenizer, name: str | None) -> int:
+    """The id that ends documents; raises UsageError when there is none, or when text could spell it."""
+    eod = tokenizer.eod if name is None else tokenizer.token_id(name)
+    if name is not None and eod is None:
+        raise UsageError(f"--eod {name} is no token of {tokenizer.path}")
+    if eod is None:
+        raise UsageError(f"{tokenizer.path} names no end-of-document token; choose one with --eod TOKEN")
+    if eod not in tokenizer.facts.specials:
+        raise UsageError(
+            f"token {eod} of {tokenizer.path} is no special token, so it cannot end documents; see --eod"
+        )
+    return eod
+
+
+def _no_documents(corpus: Corpus, text_key: str, reasons: Counter[str]) -> DataError:
+    """The error that says what the first records hold instead."""
+    source = corpus.sources[0]
+    keys = keys_of(first_line(source.path, source.packing)) if source.kind == "lines" else []
+    hint = f"; its keys are {', '.join(keys)}, name one with --text-key" if reasons[NO_TEXT] and keys else ""
+    what = f"{reasons.total():,} records ({told(reasons)})" if reasons else "no records"
+    return DataError(f"no documents in the corpus: {source.name} begins with {what}{hint}")
+
+
+def sample(corpus: Corpus, text_key: str) -> list[str]:
+    """The first documents, some of each; raises DataError when many records give none."""
+    texts: list[str] = []
+    reasons: Counter[str] = Counter()
+    for found in documents(corpus.sources, text_key, 1 << 20):
+        texts += [text[:CHECKED_CHARACTERS] for text in found.texts[: CHECKED_DOCUMENTS - len(texts)]]
+        reasons.update(reason for _, _, reason in found.bad)
+        if len(texts) >= CHECKED_DOCUMENTS or (reasons.total() >= HOPELESS_RECORDS and not texts):
+            break
+    if not texts:
+        raise _no_documents(corpus, text_key, reasons)
+    return texts

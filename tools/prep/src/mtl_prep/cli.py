@@ -1,0 +1,80 @@
+"""mtl-prep: from text to token bins."""
+
+import os
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from mtl_common.command import next_command, run, tool
+
+app = tool("mtl-prep", "From text to token bins.")
+
+Corpus = Annotated[
+    list[Path], typer.Argument(help="Files (.jsonl, .txt, source code; also .gz, .zst) or directories.")
+]
+TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@app.command("train-tokenizer")
+def train_tokenizer(
+    corpus: Corpus,
+    vocab_size: Annotated[int, typer.Option(help="Entries of the vocabulary, <|endoftext|> included.")],
+    out: Annotated[Path, typer.Option(help="A directory, or a file ending in .json.")],
+    sample: Annotated[str, typer.Option(help="Text to learn from, spread over the corpus.")] = "256MB",
+    text_key: TextKey = "text",
+) -> None:
+    """Trains a byte-level BPE tokenizer of GPT-2's kind."""
+    from mtl_prep import report, vocabulary
+
+    print(report.trained(vocabulary.train(corpus, vocab_size, out, sample, text_key)))
+    next_command(f"mtl-prep tokenize {' '.join(map(str, corpus))} --tokenizer {out} --out bins")
+
+
+@app.command("tokenize")
+def tokenize_corpus(
+    corpus: Corpus,
+    tokenizer: Annotated[
+        Path, typer.Option(help="tokenizer.json, .tiktoken or .model file, or its directory.")
+    ],
+    out: Annotated[Path, typer.Option(help="The directory of the bins.")],
+    workers: Annotated[int, typer.Option(min=1, help="Processes.", show_default="a process a core")] = 0,
+    text_key: TextKey = "text",
+    eod: Annotated[
+        str | None, typer.Option(help="The end-of-document token, if not the tokenizer's own.")
+    ] = None,
+    max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
+    shard_tokens: Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")] = 1 << 27,
+) -> None:
+    """Turns a corpus into token bins; the same command continues an interrupted run."""
+    import time
+
+    from mtl_prep import report, tokenize
+
+    began = time.monotonic()
+    request = tokenize.Request(
+        corpus, tokenizer, out, workers or _cores(), text_key, eod, max_bad, shard_tokens
+    )
+    print(report.tokenized(tokenize.tokenize(request), request, time.monotonic() - began))
+    next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
+
+
+@app.command("inspect")
+def inspect_bins(
+    path: Annotated[Path, typer.Argument(help="The directory of the bins.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Shows what token bins hold."""
+    from mtl_prep import inspect, report
+
+    found = inspect.inspect(path)
+    print(inspect.as_json(found) if json else report.inspected(found))
+
+
+def main() -> NoReturn:
+    """Runs the command line."""
+    run(app)
