@@ -16,6 +16,9 @@ from typing import Any
 
 from mtl_parallel.launch import launch
 
+# What ranks of any test would otherwise import one by one; the first backward imports the last of them.
+PRELOAD = ("pytest", "numpy", "mtl_train.loop", "torch.fx.experimental.symbolic_shapes")
+
 
 def _load(name: str, path: str) -> None:
     if name not in sys.modules:
@@ -44,6 +47,4 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, limit: 
     module = sys.modules[function.__module__]
     path = str(Path(module.__file__ or "").resolve())
     payload = pickle.dumps((function, arguments))
-    return launch(
-        call, world, (module.__name__, path, payload), limit=limit, grace=2.0, preload=("pytest", "numpy")
-    )
+    return launch(call, world, (module.__name__, path, payload), limit=limit, grace=2.0, preload=PRELOAD)

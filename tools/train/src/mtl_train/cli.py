@@ -36,20 +36,9 @@ def _go(plan: "Plan") -> "Outcome":
         plan.layout.world,
         args,
         threads=plan.settings.run.threads,
-        preload=("mtl_train.loop",),
+        preload=("mtl_train.loop", "torch.fx.experimental.symbolic_shapes"),
     )
     return outcomes[0]
-
-
-def _farewell(plan: "Plan", outcome: "Outcome") -> None:
-    out = plan.settings.run.out
-    if outcome.signal:
-        print(
-            f"stopped at step {outcome.step} of {plan.settings.run.steps} and saved; the same command goes on"
-        )
-    else:
-        next_command(f"mtl-ckpt inspect {out}")
-        next_command(f"mtl-serve run {out}")
 
 
 @app.command()
@@ -112,9 +101,12 @@ def train(
             next_command(f"mtl-serve run {plan.settings.run.out}")
         return 0
     outcome = _go(plan)
+    if outcome.signal:
+        return 128 + outcome.signal
     if speaks:
-        _farewell(plan, outcome)
-    return 128 + outcome.signal if outcome.signal else 0
+        next_command(f"mtl-ckpt inspect {plan.settings.run.out}")
+        next_command(f"mtl-serve run {plan.settings.run.out}")
+    return 0
 
 
 def main() -> NoReturn:

@@ -7,6 +7,7 @@ all of them finish the step, save and leave.
 """
 
 import math
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,9 +96,14 @@ class Run:
             last = self.step == settings.run.steps
             if self.valid and (last or _due(self.step, settings.validation.every)):
                 self._validate(self.valid)
-            asked = stop.agreed(self.mesh)
+            asked = 0 if last else stop.agreed(self.mesh)
             if last or asked or _due(self.step, settings.checkpoint.every):
                 self._save(may_fail=not (last or asked))
+        if asked:
+            self.journal.say(
+                f"stopped by {signal.Signals(asked).name} after step {self.step} of {settings.run.steps}; "
+                "the same command goes on"
+            )
         return Outcome(self.step, asked)
 
     def _train(self) -> None:
