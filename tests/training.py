@@ -34,7 +34,7 @@ LLAMA = GPT2.model_copy(
 SHAPES = {"gpt2": GPT2, "llama": LLAMA}
 SAMPLES = 8
 LR = 0.01
-SETTINGS = OptimizerSettings(clip=0.5)
+SETTINGS = OptimizerSettings(clip=0.5, bucket=1000)  # clips every step, and fills several buckets
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,12 @@ def sharded(case: Case) -> tuple[list[float], list[float], list[Slice], list[Sli
     for step in range(case.steps):
         losses.append(train_step(model, mesh, optimizer, case, step)[0])
         gradients = [
-            Slice(s.name, s.record.shape, s.record.boxes, s.start, s.gradient.clone().numpy())
+            Slice(s.name, s.record.shape, s.record.boxes, s.start, s.gradient.clone().double().numpy())
             for s in optimizer.shards
         ]
         norms.append(optimizer.step(LR))
     parameters = [
-        Slice(n, r.shape, r.boxes, 0, p.detach().flatten().clone().numpy())
+        Slice(n, r.shape, r.boxes, 0, p.detach().flatten().clone().double().numpy())
         for n, p, r in sharded_parameters(model)
     ]
     return losses, norms, gradients, parameters

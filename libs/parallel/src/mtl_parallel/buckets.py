@@ -20,7 +20,6 @@ from mtl_parallel.mesh import Mesh
 from mtl_parallel.precision import accumulate, wide
 from mtl_parallel.sharding import Sharding, sharded_parameters
 
-CAPACITY = 8 << 20  # elements after which a bucket takes no more parameters
 ALIGNMENT = 32  # elements; every parameter and every part starts at 64 bytes in bf16
 
 
@@ -83,28 +82,20 @@ def _aligned(count: int, to: int = ALIGNMENT) -> int:
     return -(-count // to) * to
 
 
-def _plan(model: nn.Module, parts: int) -> list[Bucket]:
-    """Buckets in the order in which they are reduced: the last parameters, which backward fills first, come
-    first, and tied ones come last, since they wait for the other end.
+def _plan(model: nn.Module, parts: int, capacity: int) -> list[Bucket]:
+    """Buckets in the order in which they are reduced.
+
+    That of the last parameters comes first, since backward fills it first; tied ones come last, since they
+    wait for the other end.
     """
-    buckets: list[Bucket] = []
-    slots: list[Slot] = []
-    used = 0
-
-    def close() -> None:
-        nonlocal slots, used
-        if slots:
-            buckets.append(Bucket(tuple(slots), _aligned(used, ALIGNMENT * parts)))
-        slots, used = [], 0
-
+    runs: list[list[Slot]] = [[]]
     for name, parameter, record in reversed(list(sharded_parameters(model))):
-        if record.tied or used >= CAPACITY:
-            close()
-        slots.append(Slot(name, parameter, record, used))
-        used = _aligned(slots[-1].stop)
-        if record.tied:
-            close()
-    close()
+        before = runs[-1][-1] if runs[-1] else None
+        if before and (record.tied or before.record.tied or before.stop >= capacity):
+            runs.append([])
+            before = None
+        runs[-1].append(Slot(name, parameter, record, _aligned(before.stop) if before else 0))
+    buckets = [Bucket(tuple(run), _aligned(run[-1].stop, ALIGNMENT * parts)) for run in runs]
     return sorted(buckets, key=lambda bucket: bucket.tied)
 
 
@@ -114,13 +105,14 @@ class Buckets:
     Args:
         model: a stage whose parameters are declared; they keep their identity and values.
         mesh: the stage's mesh.
+        capacity: elements after which a bucket takes no more parameters.
         scattered: whether a dp rank needs the sum of its own parts only (ZeRO), not of all gradients.
     """
 
-    def __init__(self, model: nn.Module, mesh: Mesh, *, scattered: bool) -> None:
+    def __init__(self, model: nn.Module, mesh: Mesh, *, capacity: int, scattered: bool) -> None:
         self.mesh = mesh
         self.scattered = scattered
-        self.all = _plan(model, mesh.dp.size)
+        self.all = _plan(model, mesh.dp.size, capacity)
         self._finish: list[collectives.Finish] = []
         self._started = 0
         dtype = next(model.parameters()).dtype
@@ -165,9 +157,7 @@ class Buckets:
             bucket.waiting = len(bucket.slots) * micro_batches if micro_batches else None
 
     def reduce(self) -> None:
-        """Sums the gradients of tied copies, then those of the dp ranks: all of them, or this rank's
-        parts.
-        """
+        """Sums the gradients of tied copies, then those of the dp ranks: all, or this rank's parts."""
         while self._started < len(self.all):
             self._start()
         for finish in self._finish:

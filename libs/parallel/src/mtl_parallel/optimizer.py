@@ -65,7 +65,7 @@ class Optimizer:
         self.zero = zero
         self.steps = 0
         self.skipped = 0
-        self.buckets = Buckets(model, mesh, scattered=zero == 1)
+        self.buckets = Buckets(model, mesh, capacity=settings.bucket, scattered=zero == 1)
         parts = [mesh.dp.rank] if zero else list(range(mesh.dp.size))
         self.shards = [shard for bucket in self.buckets.all for shard in self._shards(bucket, parts)]
 
@@ -106,13 +106,17 @@ class Optimizer:
         self.buckets.reduce()
 
     def norm(self) -> float:
-        """The Euclidean norm of the full model's gradient: every element once, whatever the layout."""
-        counted = [
-            shard.gradient
-            for shard in self.shards
-            if shard.owned and shard.record.alias is None and (self.mesh.tp.first or not shard.record.copies)
-        ]
-        squares = get_total_norm(counted).double().square().to(self.mesh.device)
+        """The Euclidean norm of the full model's gradient: every element once, whatever the layout.
+
+        Copies add nothing, unless they are not finite: then neither is the norm.
+        """
+        gradients: dict[bool, list[Tensor]] = {True: [], False: []}
+        for shard in self.shards:
+            copy = shard.record.alias is not None or (shard.record.copies and not self.mesh.tp.first)
+            if shard.owned:
+                gradients[copy].append(shard.gradient)
+        once, copies = (get_total_norm(gradients[copy]).double().square() for copy in (False, True))
+        squares = (once + 0.0 * copies).to(self.mesh.device)
         return math.sqrt(collectives.all_reduce(squares, self.mesh.world).item())
 
     def step(self, lr: float) -> float:

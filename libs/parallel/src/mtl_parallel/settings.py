@@ -18,4 +18,7 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(
         default=0.1, ge=0, description="decoupled weight decay; biases and norms are left alone"
     )
+    bucket: int = Field(
+        default=8 << 20, gt=0, description="elements of gradients that are reduced together, at least"
+    )
     clip: float = Field(default=1.0, ge=0, description="largest global gradient norm; 0 does not clip")
