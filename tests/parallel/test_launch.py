@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -85,6 +86,25 @@ def test_a_layout_of_another_world_is_refused() -> None:
 def test_a_limit_ends_ranks_that_hang() -> None:
     with pytest.raises(RankError, match="rank 1 of 2 had not ended after"):
         run_ranks(2, sleep_on_rank_one, limit=2)
+
+
+def test_a_rank_that_does_not_come_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    here = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in here.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("mtl_parallel.rank.SPEAK_EVERY", 1.0)
+    with pytest.raises(RankError, match="rank 1 of 3 did not come within 3 s"):
+        start(Layout(tp=3), "cpu", patience=3)
+    told = capsys.readouterr().err
+    assert told == "waiting for rank 1 of 3 for 1 s\nwaiting for rank 1 of 3 for 2 s\n"
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(ConfigError, match="set MASTER_ADDR"):
+        start(Layout(tp=3), "cpu")
 
 
 SCRIPT = """

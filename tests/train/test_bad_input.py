@@ -63,9 +63,9 @@ def test_nothing_to_train_on(command: Any) -> None:
 def test_another_model_or_tokenizer_cannot_continue_a_run(command: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command.train(out, "--steps", 1)
-    result = command.call(command.line(out, "--set", "model.ffn=72"))
+    result = command.call(command.line(out, "--set", "model.norm_eps=1e-6"))
     assert result.code == 2
-    assert "was trained with model.ffn 64, not 72; take the same, or another --out" in result.err
+    assert "was trained with model.norm_eps 1e-05, not 1e-06; take the same, or another --out" in result.err
     other = make_bins(tmp_path / "bins", [[1] * 50] * 20, 302)
     result = command.call([*command.line(out), "--data", str(other)])
     assert result.code == 2

@@ -112,7 +112,8 @@ def _die_with(launcher: multiprocessing.process.BaseProcess) -> None:
 
 def _settle(here: Place, threads: int) -> None:
     """Makes this process a rank: it dies with its parents, knows its place, leaves Ctrl-C to the launcher."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the fork server, our parent
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # at the end of the fork server, our parent
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     threading.Thread(target=_die_with, args=(launcher,), daemon=True).start()
@@ -124,9 +125,8 @@ def _settle(here: Place, threads: int) -> None:
         LOCAL_RANK=str(here.local),
         LOCAL_WORLD_SIZE=str(here.world),
     )
-    os.environ.setdefault(
-        "GLOO_SOCKET_IFNAME", "lo"
-    )  # all ranks are on this machine, whatever its name resolves to
+    # All ranks are on this machine, whatever its name resolves to.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     torch.set_num_threads(threads)
 
 

@@ -1,6 +1,7 @@
 """What a step is measured by, and the one line a person reads of it."""
 
 import resource
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,8 @@ class Meter:
         """The most bytes this rank has held at once."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kilobytes elsewhere
 
     def record(self, step: Step) -> dict[str, Any]:
         """The step for metrics.jsonl."""
