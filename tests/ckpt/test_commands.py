@@ -127,18 +127,19 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_file_is_named_by_every_command(imported, tmp_path, how) -> None:
+def test_verify_names_a_damaged_file(imported, tmp_path, how) -> None:
     path = damaged(imported, tmp_path)
     damage, word = DAMAGE[how]
     damage(path / "model/part00000-0.safetensors")
-    for command in (
-        ["verify", path],
-        ["reshard", path, "--to", "tp2", "--out", tmp_path / "x"],
-        ["export", path, "--out", tmp_path / "x"],
-    ):
-        message = fails(1, *command)
-        assert f"model/part00000-0.safetensors {word}" in message
-        assert not (tmp_path / "x").exists()
+    assert f"model/part00000-0.safetensors {word}" in fails(1, "verify", path)
+
+
+def test_nothing_is_made_of_a_damaged_file(imported, tmp_path) -> None:
+    path, out = damaged(imported, tmp_path), tmp_path / "x"
+    DAMAGE["flipped"][0](path / "model/part00000-0.safetensors")
+    for command in (["reshard", path, "--to", "tp2", "--out", out], ["export", path, "--out", out]):
+        assert "model/part00000-0.safetensors is damaged" in fails(1, *command)
+        assert not out.exists()
 
 
 def test_several_problems_are_listed(imported, tmp_path) -> None:

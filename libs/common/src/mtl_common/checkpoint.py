@@ -265,6 +265,9 @@ def verify(path: Path, full: bool = True, done: Callable[[int], None] = lambda _
             problems.append(f"{path / manifest.NAME} is wrong about {key}: {problem}")
         for chunk in tensor.chunks:
             by_file.setdefault(chunk.file, []).append((key, chunk, ITEM_BYTES[tensor.dtype]))
+    problems += [
+        f"{path / manifest.NAME} does not list {name}" for name in by_file.keys() - found.files.keys()
+    ]
     if full and not problems:
         for name, info in found.files.items():
             if problem := _damaged_head(path / name, info):

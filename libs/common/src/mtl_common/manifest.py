@@ -238,9 +238,11 @@ def fault(info: TensorInfo) -> str | None:
         chunks.sort(key=lambda chunk: chunk.start)
         if any(after.start < before.stop for before, after in pairwise(chunks)):
             return "some elements are written twice"
-    boxes = list(by_box)
+    boxes = sorted(by_box, key=lambda box: box.offset)
     for i, box in enumerate(boxes):
-        for other in boxes[:i]:
+        for other in boxes[i + 1 :]:
+            if other.offset[:1] >= box.end[:1]:
+                break  # this one and all after it begin below the box
             if box.intersect(other) and _overlap(by_box[box], by_box[other]):
                 return "some elements are written twice"
     return f"{total - written} of {total} elements are missing" if written < total else None

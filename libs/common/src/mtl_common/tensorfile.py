@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -126,6 +127,7 @@ class _Output:
             _write_at(self._file, buffer[:length], position)
         except OSError as error:
             if not self._direct or error.errno != errno.EINVAL:
+                error.filename = str(self._path)
                 raise
             self._stop_direct()  # some network file systems refuse only at the first write
             _write_at(self._file, buffer[:filled], position)
@@ -284,4 +286,8 @@ def _parse(table: Mapping[str, Any], origin: int) -> Iterator[tuple[str, Entry]]
         if name != "__metadata__":
             start, stop = record["data_offsets"]
             code = record["dtype"]
-            yield name, Entry(_NAMES.get(code, code), tuple(record["shape"]), origin + start, origin + stop)
+            dtype, shape = _NAMES.get(code, code), tuple(record["shape"])
+            length = prod(shape) * ITEM_BYTES[dtype] if dtype in ITEM_BYTES else stop - start
+            if start < 0 or length < 0 or stop - start != length:
+                raise ValueError(name)
+            yield name, Entry(dtype, shape, origin + start, origin + stop)

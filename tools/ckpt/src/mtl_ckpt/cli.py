@@ -41,10 +41,8 @@ def inspect(
     next_command(f"mtl-ckpt verify {checkpoint}")
 
 
-def _verify(path: Path, quick: bool) -> tuple[int, float]:
-    """Checks a checkpoint; returns the bytes and seconds it took, or raises CheckpointError with what is
-    wrong.
-    """
+def _check(path: Path, quick: bool = False) -> float:
+    """Verifies a checkpoint and returns the seconds it took; CheckpointError says what is wrong."""
     from mtl_common.checkpoint import Checkpoint, verify
     from mtl_common.errors import CheckpointError
     from mtl_common.log import progress
@@ -59,7 +57,30 @@ def _verify(path: Path, quick: bool) -> tuple[int, float]:
         raise CheckpointError(f"{path} has {len(problems)} problems; restore it or use another checkpoint")
     if problems:
         raise CheckpointError(problems[0])
-    return total, time.monotonic() - began
+    return time.monotonic() - began
+
+
+def _table(path: Path, **more: str) -> str:
+    """One checkpoint in a table of one row."""
+    from mtl_ckpt.report import size, table
+    from mtl_common.checkpoint import Checkpoint
+
+    found = Checkpoint(path)
+    facts = {
+        "checkpoint": str(path),
+        "layout": found.layout,
+        "files": str(len(found.files)),
+        "tensors": str(sum(not info.alias for info in found.tensors.values())),
+        "size": size(sum(file.size for file in found.files.values())),
+        **more,
+    }
+    return table([tuple(facts), tuple(facts.values())])
+
+
+def _written(path: Path, began: float) -> str:
+    """What was written since `began`, once it is verified."""
+    seconds = time.monotonic() - began
+    return _table(path, **{"written in": f"{seconds:.1f} s", "verified in": f"{_check(path):.1f} s"})
 
 
 @app.command()
@@ -68,41 +89,13 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Sizes and coverage only, no hashes.")] = False,
 ) -> None:
     """Prove that a checkpoint is whole: sizes, that every tensor is full exactly once, and all hashes."""
-    from mtl_ckpt.report import size, table
-    from mtl_common.checkpoint import Checkpoint, resolve
+    from mtl_common.checkpoint import resolve
 
     path = resolve(checkpoint)
-    found = Checkpoint(path)
-    total, seconds = _verify(path, quick)
-    rows = [("checkpoint", "files", "tensors", "size", "checked", "seconds")]
-    checked = "sizes, coverage" if quick else "sizes, coverage, hashes"
-    rows += [
-        (path.name, str(len(found.files)), str(len(found.tensors)), size(total), checked, f"{seconds:.1f}")
-    ]
-    print(table(rows), f"{path} is whole.", sep="\n")
+    seconds = _check(path, quick)
+    print(_table(path, **{"verified in": f"{seconds:.1f} s"}))
+    print(f"{path} is whole{': sizes and coverage' if quick else ': sizes, coverage and all hashes'}")
     next_command(f"mtl-serve run {checkpoint}")
-
-
-def _written(path: Path, began: float, verified: float) -> str:
-    from mtl_ckpt.report import size, table
-    from mtl_common.checkpoint import Checkpoint
-
-    found = Checkpoint(path)
-    total = sum(file.size for file in found.files.values())
-    seconds = time.monotonic() - began - verified
-    rows = [
-        ("checkpoint", "layout", "files", "tensors", "size", "written in", "verified in"),
-        (
-            str(path),
-            found.layout,
-            str(len(found.files)),
-            str(len(found.tensors)),
-            size(total),
-            f"{seconds:.1f} s",
-            f"{verified:.1f} s",
-        ),
-    ]
-    return table(rows)
 
 
 @app.command()
@@ -124,8 +117,7 @@ def reshard(
     began = time.monotonic()
     with progress("reshard", total, "bytes") as shown:
         path = work.reshard(found, layout, out, memory << 20, lambda count: shown.advance(count))
-    _, verified = _verify(path, quick=False)
-    print(_written(path, began, verified))
+    print(_written(path, began))
     next_command(f"mtl-serve run {out} --tp {layout.tp}")
 
 
@@ -144,17 +136,16 @@ def import_(
     """Make a checkpoint of a GPT-2 or Llama model from another program."""
     from mtl_ckpt.dtypes import check_dtype
     from mtl_ckpt.importing import import_model, open_source
-    from mtl_ckpt.shape import model_bytes
     from mtl_common.checkpoint import Checkpoint
     from mtl_common.log import progress
+    from mtl_common.shapes import parameters
 
     check_dtype(dtype)
     began = time.monotonic()
     opened = open_source(source)
-    with progress("import", model_bytes(opened.shape, dtype or "float32"), "bytes") as shown:
+    with progress("import", parameters(opened.shape), "parameters") as shown:
         path = import_model(opened, out, dtype, lambda count: shown.advance(count))
-    _, verified = _verify(path, quick=False)
-    print(_written(path, began, verified))
+    print(_written(path, began))
     if Checkpoint(path).tokenizer is None:
         print(f"{source} has no tokenizer: the checkpoint has none either", file=sys.stderr)
     next_command(f"mtl-serve run {out}")
@@ -172,18 +163,18 @@ def export(
     from mtl_ckpt.dtypes import check_dtype
     from mtl_ckpt.exporting import export_model
     from mtl_ckpt.report import size, table
-    from mtl_ckpt.shape import model_bytes, model_shape
+    from mtl_ckpt.shape import model_shape
     from mtl_common.checkpoint import Checkpoint, resolve
     from mtl_common.config import nearest
     from mtl_common.errors import UsageError
     from mtl_common.log import progress
+    from mtl_common.shapes import parameters
 
     if to != "hf":
         raise UsageError(f'no format "{to}"{nearest(to, ["hf"])}; the format is hf')
     check_dtype(dtype)
     found = Checkpoint(resolve(checkpoint))
-    total = model_bytes(model_shape(found), dtype or "float32")
-    with progress("export", total, "bytes") as shown:
+    with progress("export", parameters(model_shape(found)), "parameters") as shown:
         files = export_model(found, out, dtype, int(file_size * 1e9), lambda count: shown.advance(count))
     rows = [("file", "size"), *((name, size((out / name).stat().st_size)) for name in files)]
     print(table(rows))

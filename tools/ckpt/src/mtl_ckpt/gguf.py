@@ -164,18 +164,25 @@ class GGUFSource(ModelSource):
 
     def read(self, name: str) -> tuple[Array, str]:  # noqa: D102
         stored = self._tensors[name]
-        kind = self._library.GGMLQuantizationType(stored.kind)
+        try:
+            kind = self._library.GGMLQuantizationType(stored.kind)
+            values = self._library.quants.dequantize(self._bytes(name, stored, kind), kind)
+        except (ValueError, NotImplementedError):
+            raise CheckpointError(
+                f"{self.path}: {name} has format {stored.kind}, which gguf cannot de-quantize"
+            ) from None
+        return values.astype(np.float32, copy=False).reshape(stored.shape), "float32"
+
+    def _bytes(self, name: str, stored: StoredTensor, kind: Any) -> Array:
+        """The quantized rows of a tensor; raises CheckpointError when the file ends before them."""
         elements, size = self._library.GGML_QUANT_SIZES[kind]
-        row = stored.shape[-1] // elements * size  # bytes
+        row = stored.shape[-1] // elements * size
         length = prod(stored.shape[:-1]) * row
         start = self._start + stored.offset
         if start + length > len(self._data):
-            raise CheckpointError(
-                f"{self.path} is truncated: {name} ends at byte {start + length}; copy it again"
-            )
-        data = np.frombuffer(self._data, np.uint8, length, start).reshape(*stored.shape[:-1], row)
-        values = self._library.quants.dequantize(data, kind)
-        return values.astype(np.float32, copy=False).reshape(stored.shape), "float32"
+            end = start + length
+            raise CheckpointError(f"{self.path} is truncated: {name} ends at byte {end}; copy it again")
+        return np.frombuffer(self._data, np.uint8, length, start).reshape(*stored.shape[:-1], row)
 
     def save_tokenizer(self, directory: Path) -> bool:  # noqa: D102
         kind = self.metadata.get("tokenizer.ggml.model")

@@ -44,7 +44,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _files(path: Path) -> list[Path]:
     """The tensor files of a model directory; raises CheckpointError when it has none."""
     if (path / INDEX).exists():
-        return sorted({path / name for name in _read_json(path / INDEX)["weight_map"].values()})
+        places = _read_json(path / INDEX).get("weight_map")
+        if not isinstance(places, dict):
+            raise CheckpointError(f"{path / INDEX} has no weight_map; copy the file again")
+        return sorted({path / str(name) for name in places.values()})
     if (path / SINGLE).exists():
         return [path / SINGLE]
     raise CheckpointError(

@@ -13,7 +13,7 @@ from mtl_ckpt.shape import model_shape
 from mtl_common.boxes import Box
 from mtl_common.checkpoint import Checkpoint, PartWriter, commit
 from mtl_common.errors import CheckpointError, ConfigError
-from mtl_common.layout import Layout
+from mtl_common.layout import Layout, spread
 from mtl_common.shapes import check_layout
 from mtl_common.tensorfile import BLOCK, ITEM_BYTES
 from mtl_common.tensors import ModelTensor, held_boxes, model_tensors
@@ -41,7 +41,10 @@ def _tensor(checkpoint: Checkpoint, tensors: dict[str, ModelTensor], key: str) -
 
 
 def shards(checkpoint: Checkpoint, layout: Layout, rank: int) -> Iterator[Shard]:
-    """What a rank of the layout writes: its even share of everything it holds together with other ranks."""
+    """What a rank of the layout writes: with its dp replicas, each an even share of all that they hold.
+
+    What all tp ranks hold alike is the first one's to write.
+    """
     shape = model_shape(checkpoint)
     tensors = model_tensors(shape)
     place = layout.place(rank)
@@ -50,11 +53,10 @@ def shards(checkpoint: Checkpoint, layout: Layout, rank: int) -> Iterator[Shard]
             continue
         tensor = _tensor(checkpoint, tensors, key)
         boxes = held_boxes(tensor, shape.layers, layout, rank)
-        copies = tensor.cut == "copies"
-        holders = layout.dp * (layout.tp if copies else 1)
-        number = place["dp"] * (layout.tp if copies else 1) + (place["tp"] if copies else 0)
-        total = sum(box.volume for box in boxes)
-        yield Shard(key, boxes, total * number // holders, total * (number + 1) // holders)
+        if tensor.cut == "copies" and place["tp"] > 0:
+            boxes = ()
+        share = spread(sum(box.volume for box in boxes), layout.dp)[place["dp"]]
+        yield Shard(key, boxes, share.start, share.stop)
 
 
 def _copy(checkpoint: Checkpoint, shard: Shard, writer: PartWriter, buffer: memoryview) -> Iterator[int]:
