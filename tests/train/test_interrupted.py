@@ -51,19 +51,26 @@ def saves(out: Path) -> set[str]:
     return {path.name for path in (out / "checkpoints").glob("iter_*")}
 
 
+def killed_in_a_save(bins: Path, out: Path, delay: float) -> bool:
+    """Goes on with the run until its first save, then kills all ranks `delay` seconds into the next one.
+
+    Returns whether the kill left that save half written.
+    """
+    before, staged = saves(out), out / "checkpoints"
+    with ranks(bins, out) as running:
+        until(lambda: running.poll(0) or saves(out) - before)
+        until(lambda: any(staged.glob(".tmp-iter_*")))
+        time.sleep(delay)
+        running.kill()
+    return any(staged.glob(".tmp-iter_*"))
+
+
 def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from(bins: Path, tmp_path: Path) -> None:
-    """20 kills of all ranks, most of them in the middle of a save, each run going on from the last one."""
     chance = random.Random(4)
-    checkpoints = tmp_path / "checkpoints"
     steps, half_written = [0], 0
     for _ in range(20):
-        with ranks(bins, tmp_path) as running:
-            until(lambda running=running: running.poll(0) or saves(tmp_path) - {f"iter_{steps[-1]:07d}"})
-            until(lambda: any(checkpoints.glob(".tmp-iter_*")))
-            time.sleep(chance.uniform(0, 0.03))
-            running.kill()
-        half_written += any(checkpoints.glob(".tmp-iter_*"))
-        path = newest(checkpoints)
+        half_written += killed_in_a_save(bins, tmp_path, chance.uniform(0, 0.03))
+        path = newest(tmp_path / "checkpoints")
         assert verify(path) == []
         steps.append(Checkpoint(path).step)
     assert steps == sorted(set(steps))  # every run loaded the last one's checkpoint and went further
