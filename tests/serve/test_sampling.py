@@ -28,7 +28,7 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
         rows = TopKLogitsWarper(sampling.top_k)(ids, rows)
     if sampling.top_p < 1:
         rows = TopPLogitsWarper(sampling.top_p)(ids, rows)
-    return rows.softmax(-1)[0]
+    return torch.softmax(rows, -1)[0]
 
 
 @pytest.mark.parametrize(
