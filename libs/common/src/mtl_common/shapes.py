@@ -115,6 +115,7 @@ def _sc21(hidden: int, layers: int, heads: int) -> ModelShape:
 
 PRESETS: dict[str, ModelShape] = {
     "tiny": _gpt(128, 4, 4, vocab=4096, seq=128),
+    "small": _gpt(256, 4, 8, vocab=4096, seq=256),
     "tiny-llama": _llama(128, 4, 4, 2, 384, vocab=4096, seq=128, tied=True),
     "gpt2-124m": _gpt(768, 12, 12),
     "gpt2-355m": _gpt(1024, 24, 16),
