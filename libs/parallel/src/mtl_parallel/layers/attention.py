@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from mtl_common.layout import divide
 from mtl_common.shapes import ModelShape
+from mtl_parallel.layers.bf16 import emulated
 from mtl_parallel.layers.linear import ColumnParallelLinear, RowParallelLinear
 from mtl_parallel.layers.rope import rotate
 from mtl_parallel.mesh import Axis
@@ -19,9 +20,12 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of every position to itself and those before it; the default `Attend`."""
     grouped = q.shape[2] != k.shape[2]
+    dtype = q.dtype
+    if emulated(q):
+        q, k, v = q.float(), k.float(), v.float()
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, N/tp, T, D)
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-    return out.transpose(1, 2)  # (B, T, N/tp, D)
+    return out.transpose(1, 2).to(dtype)  # (B, T, N/tp, D)
 
 
 class SelfAttention(nn.Module):

@@ -5,7 +5,6 @@ A column-parallel layer followed by a row-parallel one needs one all-reduce forw
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from mtl_common.tensors import Cut
 from mtl_parallel import regions
 from mtl_parallel.collectives import start_all_reduce
+from mtl_parallel.layers.bf16 import emulated
 from mtl_parallel.mesh import Axis
 from mtl_parallel.sharding import cut_over, declare, whole
 
@@ -26,20 +26,10 @@ _CACHED = 1 << 17  # elements of a weight to widen at a time: half a megabyte in
 _FEW = 4  # rows up to which widening the weight costs more than it saves
 
 
-@cache
-def _has_bf16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _widens(x: Tensor) -> bool:
-    """Whether to multiply `(M, in)` in fp32: without bf16 instructions a CPU takes 4 to 14 times as long."""
-    return x.dtype == torch.bfloat16 and x.device.type == "cpu" and len(x) > _FEW and not _has_bf16()
-
-
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`x W^T + b`, bf16 values multiplied in fp32 where the machine has nothing better."""
+    """`x W^T + b`, bf16 values multiplied in fp32 where that is faster."""
     flat = x.reshape(-1, x.shape[-1])  # (M, in)
-    if not _widens(flat):
+    if len(flat) <= _FEW or not emulated(x):
         return F.linear(x, weight, bias)
     wide = flat.float()
     out = wide.new_empty(*x.shape[:-1], len(weight))
@@ -64,7 +54,7 @@ class _Linear(Function):
         x, weight = ctx.saved_tensors
         shape, dtype = x.shape, x.dtype
         dy, x = grads[0].reshape(-1, len(weight)), x.reshape(-1, shape[-1])  # (M, out), (M, in)
-        if _widens(x):
+        if emulated(x):
             dy, x, weight = dy.float(), x.float(), weight.float()
         dx = (dy @ weight).to(dtype)
         finish = start_all_reduce(dx, ctx.copied) if ctx.copied else None
