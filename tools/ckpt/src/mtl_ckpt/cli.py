@@ -136,14 +136,14 @@ def import_(
     """Make a checkpoint of a GPT-2 or Llama model from another program."""
     from mtl_ckpt.dtypes import check_dtype
     from mtl_ckpt.importing import import_model, open_source
+    from mtl_ckpt.shape import model_bytes
     from mtl_common.checkpoint import Checkpoint
     from mtl_common.log import progress
-    from mtl_common.shapes import parameters
 
     check_dtype(dtype)
     began = time.monotonic()
     opened = open_source(source)
-    with progress("import", parameters(opened.shape), "parameters") as shown:
+    with progress("import", model_bytes(opened.shape, dtype or opened.dtype), "bytes") as shown:
         path = import_model(opened, out, dtype, lambda count: shown.advance(count))
     print(_written(path, began))
     if Checkpoint(path).tokenizer is None:
@@ -163,18 +163,18 @@ def export(
     from mtl_ckpt.dtypes import check_dtype
     from mtl_ckpt.exporting import export_model
     from mtl_ckpt.report import size, table
-    from mtl_ckpt.shape import model_shape
+    from mtl_ckpt.shape import model_bytes, model_dtype, model_shape
     from mtl_common.checkpoint import Checkpoint, resolve
     from mtl_common.config import nearest
     from mtl_common.errors import UsageError
     from mtl_common.log import progress
-    from mtl_common.shapes import parameters
 
     if to != "hf":
         raise UsageError(f'no format "{to}"{nearest(to, ["hf"])}; the format is hf')
     check_dtype(dtype)
     found = Checkpoint(resolve(checkpoint))
-    with progress("export", parameters(model_shape(found)), "parameters") as shown:
+    total = model_bytes(model_shape(found), dtype or model_dtype(found))
+    with progress("export", total, "bytes") as shown:
         files = export_model(found, out, dtype, int(file_size * 1e9), lambda count: shown.advance(count))
     rows = [("file", "size"), *((name, size((out / name).stat().st_size)) for name in files)]
     print(table(rows))

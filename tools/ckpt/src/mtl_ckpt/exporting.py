@@ -54,7 +54,7 @@ def _fill(
     writer = ShardedWriter(staging, limit, names)
     for name, stored, part in _outgoing(checkpoint, architecture.family, dtype):
         writer.write(name, stored, part)
-        advance(part.size)
+        advance(part.nbytes)
     config: dict[str, Any] = {"architectures": [architecture.name], "model_type": model_type}
     config |= {**architecture.config(shape), "torch_dtype": stored}
     if checkpoint.tokenizer:
@@ -69,8 +69,8 @@ def export_model(
 ) -> list[str]:
     """Writes a directory that transformers opens, and returns the names of its tensor files.
 
-    Files hold at most `limit` bytes unless a tensor alone is larger; `advance` gets the parameters written
-    since its last call. Raises ConfigError when no family of Hugging Face models can hold the shape.
+    Files hold at most `limit` bytes unless a tensor alone is larger; `advance` gets the bytes written since
+    its last call. Raises ConfigError when no family of Hugging Face models can hold the shape.
     """
     check_new(out)
     suited(model_shape(checkpoint))

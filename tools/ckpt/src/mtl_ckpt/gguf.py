@@ -137,6 +137,7 @@ class GGUFSource(ModelSource):
     """
 
     family = GGUF_LLAMA
+    dtype = "float32"
 
     def __init__(self, path: Path) -> None:
         try:

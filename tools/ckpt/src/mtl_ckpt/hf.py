@@ -5,6 +5,7 @@ Pickled weights (pytorch_model.bin) are never opened.
 
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ class HuggingFaceSource(ModelSource):
         for file in _files(path):
             for name, entry in read_header(file).items():
                 self._tensors[self.family.full_name(name)] = (file, entry)
+        dtypes = Counter(entry.dtype for _, entry in self._tensors.values())
+        self.dtype = max(dtypes, key=dtypes.__getitem__, default="float32")
 
     def names(self) -> Collection[str]:  # noqa: D102
         return self._tensors

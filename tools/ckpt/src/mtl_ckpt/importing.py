@@ -103,8 +103,7 @@ def _joined(
 def import_model(source: ModelSource, out: Path, dtype: str | None, advance: Callable[[int], None]) -> Path:
     """Writes a model as the checkpoint of step 0 in `out` and returns its directory.
 
-    Values stay as they are unless `dtype` is given; `advance` gets the parameters written since its last
-    call.
+    Values stay as they are unless `dtype` is given; `advance` gets the bytes written since its last call.
     Raises CheckpointError, naming the tensor, when the source is not exactly the model it says it is.
     """
     shape = source.shape
@@ -122,7 +121,7 @@ def import_model(source: ModelSource, out: Path, dtype: str | None, advance: Cal
                 full = tensors[item.name].shape
                 array, stored = _joined(source, item, full, dtype)
                 writer.write(f"model/{item.name}", stored, full, [Box.full(full)], 0, array.size, array.data)
-                advance(array.size)
+                advance(array.nbytes)
         return commit(
             staging, layout="tp1", config=config, state={}, aliases=aliases(shape), tokenizer=tokenizer
         )

@@ -15,6 +15,8 @@ class ModelSource(ABC):
     path: Path
     shape: ModelShape
     family: Family
+    dtype: str
+    """What most tensors are read as."""
 
     @abstractmethod
     def names(self) -> Collection[str]:
