@@ -1,10 +1,22 @@
 """The manifest of a checkpoint: which tensors exist, and which file holds which part of each, with its
 hashes.
 
-A chunk is a box of a full tensor, or a flat range of a box, standing in one file. `manifest.json` closes with
-a digest of everything before it, so that a damaged manifest is noticed before it is believed. While a
-checkpoint is being written, every writer has a part manifest of the same form without the digest; `merge`
-joins them and refuses a tensor that is not written fully and exactly once.
+A chunk is a box of a full tensor, or a flat range of a box, standing in one file. `manifest.json` is
+
+    {"format": "mtl checkpoint", "version": "1.0", "step": 100, "layout": "tp2",
+    "config": {"model": {...}}, "state": {...},
+    "aliases": {"output_layer.weight": "embedding.word_embeddings.weight"},
+    "files": {"model/part00000-0.safetensors": {"size": 131072, "head": 65536, "hash": "..."}, ...},
+    "tensors": {"model/decoder.final_layernorm.weight": {"dtype": "float32", "shape": [128], "chunks": [
+        {"file": "model/part00000-0.safetensors", "offset": 65536, "box": [[0], [128]], "hashes": ["..."],
+         "range": [0, 64]}, ...]}, ...},
+    "digest": "..."}
+
+A file's hash is of its first `head` bytes; a chunk has one hash for each MiB. A chunk without a range is all
+of its box. The last line holds the digest (all are xxh3-128) of the bytes before it, so that a damaged
+manifest is noticed before it is believed. While a checkpoint is being written, every writer has a part
+manifest of its files and tensors; `merge` joins them and refuses a tensor that is not written fully and
+exactly once.
 """
 
 import json
