@@ -170,3 +170,23 @@ def test_steps_without_a_finite_loss_end_the_run(command: Any, tmp_path: Path) -
     assert result.code == 1
     assert "loss or gradient was not finite for 3 steps in a row" in result.err
     assert "SKIPPED: not finite" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_save_that_fails_is_told_and_only_the_last_one_ends_the_run(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("in the way")
+    result = command.call(command.line(tmp_path, "--steps", 3, "--save-every", 1))
+    assert result.code == 1
+    assert "step 3 cannot be saved in" in result.err
+    log = (tmp_path / "log.txt").read_text()
+    assert log.count("training goes on") == 2
+    assert "step 3/3  loss" in log
+
+
+def test_settings_without_effect_are_told(command: Any, tmp_path: Path) -> None:
+    more = ("--zero", 1, "--schedule", "gpipe", "--set", "schedule.warmup_steps=9", "--steps", 1)
+    result = command.train(tmp_path, *more, "--set", "data.valid=0")
+    assert "warning: zero 1 has no effect at dp 1" in result.err
+    assert "warning: schedule gpipe has no effect at pp 1" in result.err
+    assert "warning: the learning rate never reaches 0.003" in result.err
+    assert "none held back" in result.out
+    assert "validation" not in result.out

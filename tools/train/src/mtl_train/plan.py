@@ -22,7 +22,16 @@ from mtl_common.shapes import parameters, preset
 from mtl_train.config import TrainSettings, check, ignored, layout_of
 from mtl_train.order import split
 
-QUIET = ("preset", "layout", "checkpoint", "validation", "run", "batch.micro_batch", "data.bins")
+QUIET = (
+    "preset",
+    "layout",
+    "checkpoint",
+    "validation",
+    "run",
+    "batch.micro_batch",
+    "data.bins",
+    "optimizer.bucket",
+)
 
 
 class _Bins(Settings):
@@ -136,8 +145,8 @@ def changes(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> lis
         found.append("the bins are not those that the run began with; samples come in a new order")
     before = _leaves(saved.get("train", now["train"]))
     for key, value in _leaves(now["train"]).items():
-        if not _quiet(key) and before.get(key) != value:
-            found.append(f"{key} is now {value}, and was {before.get(key)} when {path.name} was saved")
+        if key in before and before[key] != value and not _quiet(key):
+            found.append(f"{key} is now {value}, and was {before[key]} when {path.name} was saved")
     return found
 
 
