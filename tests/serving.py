@@ -1,4 +1,4 @@
-"""A tiny model with noise on every parameter, its checkpoint, and a byte-level vocabulary, for tests of serving."""
+"""A tiny model with noise on every parameter, its checkpoint, and a byte-level vocabulary."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ LLAMA = ModelShape(
     bias=False,
 )
 GPT2 = LLAMA.model_copy(
-    update={"kv_heads": 6, "norm": "layernorm", "position": "learned", "activation": "gelu_tanh", "bias": True}
+    update=dict(kv_heads=6, norm="layernorm", position="learned", activation="gelu_tanh", bias=True)
 )
 
 

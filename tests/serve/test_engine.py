@@ -6,52 +6,17 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pytest
-import torch
-from torch import Tensor
 
+from hosting import PROMPT, Script
 from mtl_serve.engine import Delta, Engine, Event, Finished
-from mtl_serve.message import Message
 from mtl_serve.request import FinishReason, Request, Sampling, Stopping
 from mtl_serve.scheduler import Limits, Scheduler
 
-VOCAB = 300
 END = 0
 LIMITS = Limits(step_tokens=16, sequences=3, context=64, page_size=4, pages=48)
 GREEDY = Sampling(temperature=0.0, seed=0)
-
-
-@dataclass
-class Script:
-    """Answers every prompt with the same tokens, and keeps count."""
-
-    tokens: list[int]
-    steps: int = 0
-    left: bool = False
-    hold: threading.Semaphore | None = None
-    batches: list[int] = field(default_factory=list)
-
-    def step(self, message: Message) -> Tensor:
-        if self.hold:
-            assert self.hold.acquire(timeout=20)
-        self.steps += 1
-        self.batches.append(len(message.parts))
-        rows = [part.cached + part.count for part in message.parts if part.samples]
-        logits = torch.zeros(len(rows), VOCAB)
-        for row, length in zip(logits, rows, strict=True):
-            row[self.tokens[(length - PROMPT) % len(self.tokens)]] = 9.0
-        return logits
-
-    def pulse(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        self.left = True
-
-
-PROMPT = 5
 
 
 class Running:

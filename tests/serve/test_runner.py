@@ -37,12 +37,9 @@ def runner(model: GPT, limits: Limits) -> Runner:
 
 
 def feed(
-    step: Callable[[Message], Tensor], limits: Limits, texts: list[list[int]], prompt: int
+    step: Callable[[Message], Tensor], scheduler: Scheduler, texts: list[list[int]], prompt: int
 ) -> list[list[Tensor]]:
-    """Feeds known texts, the first `prompt` tokens at once and the rest one by one; the logits after each
-    step.
-    """
-    scheduler = Scheduler(limits)
+    """Feeds known texts, the first `prompt` tokens at once, then one by one; logits after each step."""
     sequences: list[Sequence] = []
     for number, text in enumerate(texts):
         request = Request(number, tuple(text[:prompt]), Sampling(seed=0), Stopping())
@@ -81,11 +78,12 @@ def test_preempted_and_scattered_sequences_give_the_plain_logits(shape: ModelSha
     model = toy_model(shape, torch.float64)
     limits = replace(LIMITS, pages=26)  # three texts of 12 pages do not fit
     texts = [tokens(n, 90) for n in range(4)]
-    scheduler, tables = Scheduler(limits), []
+    scheduler = Scheduler(limits)
+    tables: list[list[int]] = []
     run = runner(model, limits)
 
     def step(message: Message) -> Tensor:
-        tables.extend(part.pages for part in message.parts)
+        tables.extend(list(part.pages) for part in message.parts)
         return run.step(message)
 
     found = feed(step, scheduler, texts, 5)
