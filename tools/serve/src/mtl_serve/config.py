@@ -97,7 +97,7 @@ def plan(path: Path, settings: ServeSettings) -> Plan:
             f"{checkpoint.path} holds no tokenizer, so it cannot answer text; save it with one"
         )
     shape = validate(ModelShape, checkpoint.config["model"])
-    for what in ("heads", "kv_heads", "ffn"):
+    for what in ("kv_heads", "ffn"):
         divide(getattr(shape, what), settings.tp, what, "tp")
     precision = settings.precision if settings.precision != "stored" else _stored_precision(checkpoint)
     return Plan(checkpoint.path, shape, precision, _limits(settings, shape, ITEM_BYTES[precision]), settings)
