@@ -17,7 +17,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -38,6 +37,8 @@ def _habits(name: str, debug: Callable[[bool], None]) -> list[Any]:
 
     def show_version(asked: bool) -> None:
         if asked:
+            from importlib.metadata import version  # imports a parser of e-mail
+
             typer.echo(f"{name} {version(name)}")
             raise typer.Exit
 
@@ -69,7 +70,7 @@ def _usage(error: typer.TyperException) -> str:
     from mtl_common.config import nearest
 
     message = " ".join(error.format_message().split()).rstrip(".").replace("Input should", "it should")
-    message = re.sub(r"\. Did you mean '(.*)'\?$", r' (did you mean "\1"?)', message)
+    message = re.sub(r"\. Did you mean '([^']*)'.*\?$", r' (did you mean "\1"?)', message)
     typed = getattr(error, "option_name", None)
     context = getattr(error, "ctx", None)
     if typed and hasattr(error, "possibilities") and context:

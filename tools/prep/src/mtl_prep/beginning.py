@@ -30,9 +30,9 @@ def _no_documents(corpus: Corpus, text_key: str, reasons: Counter[str]) -> DataE
     """The error that says what the first records hold instead."""
     source = corpus.sources[0]
     keys = keys_of(first_line(source.path, source.packing)) if source.kind == "lines" else []
-    hint = f"; its keys are {', '.join(keys)}, name one with --text-key" if reasons[NO_TEXT] and keys else ""
-    what = f"{reasons.total():,} records ({told(reasons)})" if reasons else "no records"
-    return DataError(f"no documents in the corpus: {source.name} begins with {what}{hint}")
+    asked = f"; the keys in {source.name} are {', '.join(keys)}: name one with --text-key"
+    hint = asked if reasons[NO_TEXT] and keys else ""
+    return DataError(f"no documents in the corpus, its records are: {told(reasons) or 'none'}{hint}")
 
 
 def sample(corpus: Corpus, text_key: str) -> list[str]:

@@ -42,7 +42,7 @@ def tokenize_corpus(
         Path, typer.Option(help="tokenizer.json, .tiktoken or .model file, or its directory.")
     ],
     out: Annotated[Path, typer.Option(help="The directory of the bins.")],
-    workers: Annotated[int, typer.Option(min=1, help="Processes.", show_default="a process a core")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
     text_key: TextKey = "text",
     eod: Annotated[
         str | None, typer.Option(help="The end-of-document token, if not the tokenizer's own.")

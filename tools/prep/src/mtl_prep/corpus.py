@@ -19,6 +19,7 @@ from mtl_prep.unpack import Packing, packing_of, unpacked
 
 Kind = Literal["lines", "text"]
 
+LONG_LINE = 1 << 24
 TOLD = 6  # kinds that a message counts one by one
 
 LINES = frozenset({".jsonl", ".ndjson"})
@@ -70,12 +71,13 @@ def _suffix(path: Path) -> str:
 
 
 def first_line(path: Path, packing: Packing) -> bytes:
-    """The first line with something on it, or what fits into the first piece of the file."""
+    """The first line with something on it, or the start of one that is very long."""
+    start = b""
     for piece in unpacked(path, packing):
-        for line in piece.removeprefix(b"\xef\xbb\xbf").splitlines():
-            if line.strip():
-                return line
-    return b""
+        start = (start + piece).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if b"\n" in start or len(start) > LONG_LINE:
+            break
+    return start.partition(b"\n")[0]
 
 
 def _is_json_object(line: bytes) -> bool:
@@ -132,9 +134,7 @@ def find(arguments: Sequence[Path]) -> Corpus:
         found = list(_in_directory(path, skipped)) if path.is_dir() else [_source(path)]
         if not found:
             others = f" among {sum(skipped.values())} files ({told(skipped)})" if skipped else ""
-            raise DataError(
-                f"{path} holds no .jsonl, text or source files{others}; name other files one by one"
-            )
+            raise DataError(f"{path} holds no .jsonl, text or source files{others}; name others one by one")
         sources += found
     twice = [path for path, n in Counter(source.path.resolve() for source in sources).items() if n > 1]
     if twice:

@@ -9,7 +9,7 @@ from mtl_common.bins import ShardView
 from mtl_prep.corpus import Source
 from mtl_prep.journal import Journal
 from mtl_prep.tally import Unit
-from mtl_prep.work import PART_BYTES, Hash, Lines, Pack, Span, Task, Texts, end_name, hash_name, unit_name
+from mtl_prep.work import Hash, Lines, Pack, Span, Task, Texts, end_name, hash_name, unit_name
 
 RUN_FILES = 4096  # small texts in one unit at most
 
@@ -23,27 +23,27 @@ def _packed(journal: Journal, i: int, stripes: int) -> Iterator[Task]:
     yield from (Lines(i, stripe, stripes) for stripe in range(stripes))
 
 
-def _plain(journal: Journal, i: int, size: int) -> Iterator[Task]:
-    parts = -(-size // PART_BYTES)
+def _plain(journal: Journal, i: int, parts: int) -> Iterator[Task]:
     yield from (Lines(i, part, parts) for part in range(parts) if not journal.has(unit_name(i, part)))
 
 
-def _line_tasks(journal: Journal, sources: Sequence[Source], workers: int) -> Iterator[Task]:
+def _line_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> Iterator[Task]:
     total = sum(source.size for source in sources) or 1
     for i, source in enumerate(sources):
         if source.kind == "lines":
             # as many processes as the file's share of the corpus is worth
             stripes = max(1, -(-workers * source.size // total))
-            yield from _packed(journal, i, stripes) if source.packing else _plain(journal, i, source.size)
+            parts = -(-source.size // part_bytes)
+            yield from _packed(journal, i, stripes) if source.packing else _plain(journal, i, parts)
             if not journal.has(hash_name(i)):
                 yield Hash(i)
 
 
-def _text_runs(sources: Sequence[Source]) -> Iterator[Texts]:
+def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Texts]:
     """Neighbouring texts together, up to the size of a unit."""
     first, size = -1, 0
     for i, source in enumerate(sources):
-        if first >= 0 and (source.kind != "text" or size >= PART_BYTES or i - first >= RUN_FILES):
+        if first >= 0 and (source.kind != "text" or size >= part_bytes or i - first >= RUN_FILES):
             yield Texts(first, i)
             first, size = -1, 0
         if source.kind == "text":
@@ -52,10 +52,11 @@ def _text_runs(sources: Sequence[Source]) -> Iterator[Texts]:
         yield Texts(first, len(sources))
 
 
-def unit_tasks(journal: Journal, sources: Sequence[Source], workers: int) -> list[Task]:
+def unit_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> list[Task]:
     """What is left to do of the units, the longest tasks first."""
-    texts = (run for run in _text_runs(sources) if not journal.has(unit_name(run.first, 0)))
-    return [*_line_tasks(journal, sources, workers), *texts]
+    runs = _text_runs(sources, part_bytes)
+    texts = (run for run in runs if not journal.has(unit_name(run.first, 0)))
+    return [*_line_tasks(journal, sources, workers, part_bytes), *texts]
 
 
 def pack_tasks(units: Iterable[Unit], work: Path, dtype: str, limit: int) -> list[Pack]:
@@ -67,7 +68,7 @@ def pack_tasks(units: Iterable[Unit], work: Path, dtype: str, limit: int) -> lis
         offsets = ShardView(work / unit.shard.file, unit.shard, dtype, shuffled=False).offsets
         while first < count:
             fitting = int(np.searchsorted(offsets, offsets[first] + room, "right")) - 1
-            last = fitting if shards[-1] else max(fitting, first + 1)
+            last = max(fitting, first if shards[-1] else first + 1)
             if last > first:
                 shards[-1].append(Span(unit.name, first, last, unit.line))
                 room -= int(offsets[last] - offsets[first])

@@ -13,7 +13,7 @@ from mtl_common.bins import MANIFEST, Manifest, read_manifest
 from mtl_common.errors import UsageError
 from mtl_prep.corpus import Corpus
 from mtl_prep.journal import Journal
-from mtl_prep.work import PART_BYTES, WORK
+from mtl_prep.work import WORK
 
 PLAN = "plan"
 
@@ -25,11 +25,12 @@ class Plan:
     corpus: Corpus
     fingerprint: str
     options: Mapping[str, Any]
+    part_bytes: int
 
     def written(self) -> dict[str, Any]:
         """The plan as the journal keeps it."""
         return {
-            "made_by": {"version": version("mtl-prep"), "part_bytes": PART_BYTES},
+            "made_by": {"version": version("mtl-prep"), "part_bytes": self.part_bytes},
             "tokenizer": self.fingerprint,
             "options": dict(self.options),
             "sources": {s.name: [s.size, s.modified_ns, s.kind, s.packing] for s in self.corpus.sources},

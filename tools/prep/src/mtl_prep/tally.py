@@ -94,7 +94,7 @@ def parse_max_bad(text: str) -> tuple[float, bool]:
     except ValueError:
         value = -1
     if rest or not 0 <= value <= (1 if percent else float("inf")):
-        raise UsageError(f"--max-bad {text} is neither a count nor a share such as 1%")
+        raise UsageError(f"--max-bad {text} is neither a count nor a share such as 5%")
     return value, bool(percent)
 
 

@@ -27,6 +27,8 @@ from mtl_prep.records import EMPTY
 from mtl_prep.tally import Tally, check, described, parse_max_bad, tally
 from mtl_prep.work import WORK, Job, shard_name
 
+PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
+
 
 @dataclass(frozen=True)
 class Request:
@@ -40,6 +42,7 @@ class Request:
     eod: str | None = None
     max_bad: str = "5%"
     shard_tokens: int = 1 << 27
+    part_bytes: int = PART_BYTES
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,17 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
     fast = tokenizer.engine == "fastokens"
-    return Job(request.out, plan.corpus.sources, request.text_key, eod, dtype, fast, about)
+    key, parts = request.text_key, request.part_bytes
+    return Job(request.out, plan.corpus.sources, key, parts, eod, dtype, fast, about)
 
 
 def _make_units(job: Job, journal: Journal, workers: int, tokenizer: Tokenizer) -> None:
     done = sum(journal.read(name)["size"] for name in journal.names("unit-"))
     total = sum(source.size for source in job.sources)
     with progress("tokenize", total, "bytes", done=done) as shown:
-        for size in pool.run(job, unit_tasks(journal, job.sources, workers), workers, tokenizer):
+        for size in pool.run(
+            job, unit_tasks(journal, job.sources, workers, job.part_bytes), workers, tokenizer
+        ):
             shown.advance(size)
 
 
@@ -137,6 +143,8 @@ def _carry_on(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int, jour
     check(sources, sums, request.max_bad)
     shards = _make_shards(job, journal, sums, request, tokenizer)
     manifest = _manifest(job, plan, tokenizer, shards, sources)
+    for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
+        leftover.unlink()
     bins.write_manifest(job.out, manifest)
     shutil.rmtree(job.out / WORK)
     return Outcome(manifest, plan.corpus, tokenizer, characters=sums.characters)
@@ -152,7 +160,7 @@ def tokenize(request: Request) -> Outcome:
     corpus, tokenizer = find(request.corpus), load(request.tokenizer)
     eod = end_of_document(tokenizer, request.eod)
     options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
-    plan = Plan(corpus, tokenizer.fingerprint, options)
+    plan = Plan(corpus, tokenizer.fingerprint, options, request.part_bytes)
     manifest = finished(request.out, plan)
     if manifest:
         shutil.rmtree(request.out / WORK, ignore_errors=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import xxhash
 
-from mtl_common.errors import UsageError
+from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
 from mtl_common.tokenizers import load
 from mtl_prep.corpus import Corpus, find
@@ -87,7 +87,7 @@ def _train(texts: Sample, vocab_size: int, path: Path) -> None:
     )
     tokenizer.train_from_iterator(texts, trainer)
     if not texts.documents:
-        raise UsageError("the sample holds no documents; give a larger --sample")
+        raise DataError("no documents in the corpus, or none in so small a sample; see --sample")
     path.parent.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(path))
 

@@ -33,6 +33,7 @@ class Job:
     out: Path
     sources: tuple[Source, ...]
     text_key: str
+    part_bytes: int
     eod: int
     dtype: str
     fast: bool
@@ -158,9 +159,10 @@ class Worker:
     def _blocks(self, task: Lines) -> Iterator[Block]:
         source = self._job.sources[task.source]
         if source.packing:
-            return packed_lines(source, PART_BYTES)
-        parts = range(task.stripe, -(-source.size // PART_BYTES), task.stripes)
-        return (whole_lines(source, part, PART_BYTES) for part in parts)
+            return packed_lines(source, self._job.part_bytes)
+        size = self._job.part_bytes
+        parts = range(task.stripe, -(-source.size // size), task.stripes)
+        return (whole_lines(source, part, size) for part in parts)
 
     def _texts(self, task: Texts) -> int:
         import xxhash
