@@ -1,6 +1,7 @@
 """Runs that end early: killed, asked to stop, a rank lost. And runs that others start."""
 
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -77,6 +78,12 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_to_go_on_from(bins: Path, tmp_
     assert half_written >= 5
 
 
+def assert_readable_without_torch(result: object) -> None:
+    """A launcher that had to import torch for what its ranks return would end seconds late."""
+    code = "import pickle, sys; pickle.load(sys.stdin.buffer); import mtl_train.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], input=pickle.dumps(result)).returncode == 0
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stop_asked_of_one_rank_stops_all_with_one_save(bins: Path, tmp_path: Path, rank: int) -> None:
     with ranks(bins, tmp_path) as running:
@@ -88,6 +95,7 @@ def test_a_stop_asked_of_one_rank_stops_all_with_one_save(bins: Path, tmp_path: 
         until(lambda: running.poll(0.1), 30)
         assert {outcome.signal for outcome in running.results} == {signal.SIGTERM}
         step = running.results[0].step
+    assert_readable_without_torch(running.results[0])
     assert saves(tmp_path) == {f"iter_{step:07d}"}
     assert verify(newest(tmp_path / "checkpoints")) == []
 

@@ -288,6 +288,8 @@ def launch(
 ) -> list[Any]:
     """Runs `entry(*args)` on `world` ranks and returns their results by rank.
 
+    Results are unpickled here, which imports the modules of their classes.
+
     Ctrl-C and SIGTERM ask the ranks to leave, a second Ctrl-C ends them at once; the call then ends with
     KeyboardInterrupt or SystemExit(143).
 

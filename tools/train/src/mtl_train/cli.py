@@ -16,8 +16,7 @@ import typer
 from mtl_common.command import next_command, run, tool
 
 if TYPE_CHECKING:
-    from mtl_train.loop import Outcome
-    from mtl_train.plan import Plan
+    from mtl_train.plan import Outcome, Plan
 
 app = tool("mtl-train", "From token bins to checkpoints.")
 

@@ -9,7 +9,6 @@ all of them finish the step, save and leave.
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,17 +27,9 @@ from mtl_train.data import Loader
 from mtl_train.journal import Journal, Silence
 from mtl_train.metrics import Meter, Step, Stopwatch
 from mtl_train.order import Order, split
-from mtl_train.plan import saved_config
+from mtl_train.plan import Outcome, saved_config
 from mtl_train.step import Trainer
 from mtl_train.stop import StopRequest, stop_requests
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How far a run came, and the signal that ended it early, if one did."""
-
-    step: int
-    signal: int = 0
 
 
 def _due(step: int, every: int) -> bool:

@@ -74,6 +74,14 @@ class Plan:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How far a run came, and the signal that ended it early; a launcher reads it without torch."""
+
+    step: int
+    signal: int = 0
+
+
 def settings_of(
     options: Mapping[str, Any], file: Path | None, sets: Sequence[str]
 ) -> tuple[TrainSettings, TrainSettings]:
