@@ -249,6 +249,7 @@ def test_a_tree_of_files_is_read_in_order_of_its_paths(make: Make, tmp_path: Pat
         ".hidden.py": b"hidden",
         "__pycache__/b.pyc": b"\0",
         ".git/config.txt": b"hidden",
+        "site-packages/other.py": b"not ours",
     }.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         write(tree / name, content)

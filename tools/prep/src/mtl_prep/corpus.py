@@ -1,8 +1,8 @@
 """Finds the files of a corpus, and tells what each one holds.
 
 Files named on the command line are always read, or refused by name. In a directory, files of known kinds
-are read in the order of their paths; others are passed over and counted. Hidden files and links to
-directories are left alone.
+are read in the order of their paths; others are passed over and counted. Hidden files, installed packages and
+links to directories are left alone.
 """
 
 import os
@@ -26,6 +26,7 @@ LINES = frozenset({".jsonl", ".ndjson"})
 # A .json file is JSON lines only when it is named on the command line: a source tree is full of other JSON.
 NAMED_LINES = LINES | {".json"}
 PACKED = frozenset({".gz", ".zst"})
+LEFT_ALONE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 SUFFIXES = """
 .txt .text .md .markdown .rst .adoc .org .tex .pod .html .htm .xml
 .py .pyi .pyx .c .h .cc .cpp .cxx .hpp .hh .cu .cuh .m .mm .rs .go .zig .nim .d .java .kt .scala .cs .fs
@@ -105,9 +106,9 @@ def _source(path: Path, kind: Kind | None = None) -> Source:
 
 
 def _walk(directory: Path) -> Iterator[Path]:
-    """Every file below, in the order of paths; hidden ones and caches of byte code left out."""
+    """Every file below, in the order of paths."""
     for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
-        if entry.name.startswith(".") or entry.name == "__pycache__":
+        if entry.name.startswith(".") or entry.name in LEFT_ALONE:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(directory / entry.name)

@@ -96,13 +96,15 @@ def _histogram(found: Inspection) -> str:
     return "\n".join(rows)
 
 
-def _sources(sources: Sequence[Source]) -> str:
-    """A line a source; of many, those that gave bad records."""
-    many = len(sources) > SHOWN_SOURCES
-    shown = [source for source in sources if source.bad or not many][:SHOWN_SOURCES]
-    rows = [f"sources  {len(sources):,}{', with bad records:' if many and shown else ''}"]
-    rows += [f"  {source.path}: {_sums([source])}" for source in shown]
-    return "\n".join(rows)
+def _sources(sources: Sequence[Source]) -> list[str]:
+    """A line a source; of many, a line for every reason why records were bad, with an example."""
+    rows = [f"sources  {len(sources):,}"]
+    if len(sources) <= SHOWN_SOURCES:
+        return rows + [f"  {source.path}: {_sums([source])}" for source in sources]
+    for reason, count in counted(source.bad for source in sources).most_common():
+        example = next(source.path for source in sources if reason in source.bad)
+        rows.append(f"  {count:,} {reason}, such as in {example}")
+    return rows
 
 
 def inspected(found: Inspection) -> str:
@@ -114,7 +116,7 @@ def inspected(found: Inspection) -> str:
     return "\n".join(
         [
             _lines([*_what(manifest), ("fingerprint", manifest.tokenizer.fingerprint), made]),
-            _sources(manifest.sources),
+            *_sources(manifest.sources),
             f"tokens a document  {spread}",
             _histogram(found),
             f"document {found.sample:,} ({origin} line {record + 1}) begins",
