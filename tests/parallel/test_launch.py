@@ -134,9 +134,7 @@ def until(condition: object, seconds: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -2), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_ranks_end_with_their_launcher(tmp_path: Path, number: int, code: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     folder = tmp_path / "ranks"

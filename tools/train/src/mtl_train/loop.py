@@ -7,7 +7,6 @@ all of them finish the step, save and leave.
 """
 
 import math
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -91,10 +90,8 @@ class Run:
             if last or asked or _due(self.step, settings.checkpoint.every):
                 self._save(may_fail=not (last or asked))
         if asked:
-            self.journal.say(
-                f"stopped by {signal.Signals(asked).name} after step {self.step} of {settings.run.steps}; "
-                "the same command goes on"
-            )
+            told = f"stopped as asked after step {self.step} of {settings.run.steps}"
+            self.journal.say(f"{told}; the same command goes on")
         return Outcome(self.step, asked)
 
     def _train(self) -> None:
