@@ -51,9 +51,10 @@ class SelfAttention(nn.Module):
         B, T, _ = x.shape
         G, D = self.queries, self.head_dim
         qkv = self.linear_qkv(x).view(B, T, self.groups, G + 2, D)
-        q, k, v = qkv.split((G, 1, 1), dim=3)
+        qk, v = qkv.split((G + 1, 1), dim=3)  # (B, T, K/tp, G+1, D) and (B, T, K/tp, 1, D)
+        if turn is not None:
+            qk = rotate(qk, turn)
+        q, k = qk.split((G, 1), dim=3)
         q = q.reshape(B, T, self.groups * G, D)  # (B, T, N/tp, D)
         k, v = k.squeeze(3), v.squeeze(3)  # (B, T, K/tp, D)
-        if turn is not None:
-            q, k = rotate(q, turn), rotate(k, turn)
         return self.linear_proj(attend(self.layer, q, k, v).reshape(B, T, -1))  # type: ignore[no-any-return]

@@ -22,12 +22,16 @@ class Rotary(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """`(T,)` or `(B, T)` -> cosines and sines `(..., T, 1, D/2)`, to meet a heads dim."""
-        return self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
+        """`(T,)` or `(B, T)` -> the factors of a head and of its swapped halves, `(..., T, 1, 1, D)`."""
+        cos, sin = self.cos[positions], self.sin[positions]  # (..., T, D/2)
+        factors = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return factors[0][..., None, None, :], factors[1][..., None, None, :]
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns `(B, T, N, D)` by the angles of `Rotary`; fp32 inside."""
+    """Turns heads `(B, T, K, G, D)` by the angles of `Rotary`; fp32 inside."""
     cos, sin = turn
-    first, second = x.chunk(2, dim=-1)  # (B, T, N, D/2) each
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    first, second = wide.chunk(2, dim=-1)  # (B, T, K, G, D/2) each
+    swapped = torch.cat((second, first), dim=-1)
+    return (wide * cos).addcmul_(swapped, sin).to(x.dtype)
