@@ -36,11 +36,27 @@ def imported(source, tmp_path_factory) -> Checkpoint:
     return Checkpoint(path)
 
 
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "blk": "model.layers",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
 @pytest.fixture(scope="module")
-def theirs(source) -> dict[str, Any]:
-    """What transformers makes of the file: "model" with its weights, and "tokenizer"."""
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+def theirs(source) -> Any:
+    """transformers' model, filled from what the gguf package reads."""
+    from gguf import GGUFReader, dequantize
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {
         "hidden_size": 576,
@@ -54,12 +70,21 @@ def theirs(source) -> dict[str, Any]:
         "rope_theta": 100_000.0,
         "tie_word_embeddings": True,
     }
-    model = LlamaForCausalLM(LlamaConfig(**sizes))
-    found = load_gguf_checkpoint(str(source.path), return_tensors=True, model_to_load=model)
-    report = model.load_state_dict(found["tensors"], strict=False)
+    state = {}
+    for tensor in GGUFReader(source.path).tensors:
+        full = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        if ".attn_q." in tensor.name or ".attn_k." in tensor.name:  # llama.cpp has rotary pairs side by side
+            heads = full.reshape(-1, 32, 2, 576)
+            full = heads.transpose(0, 2, 1, 3).reshape(full.shape)
+        name = ".".join(NAMES.get(part, part) for part in tensor.name.split("."))
+        state[name] = torch.from_numpy(full.copy())
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
+    report = model.load_state_dict(state, strict=False, assign=True)
     assert (report.missing_keys, report.unexpected_keys) == (["lm_head.weight"], [])
-    tokenizer = AutoTokenizer.from_pretrained(source.path.parent, gguf_file=source.path.name)
-    return {"model": model.eval(), "tokenizer": tokenizer}
+    model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(model.config)  # its table is not in the file
+    return model.eval()
 
 
 def values(checkpoint: Checkpoint, name: str) -> np.ndarray:
@@ -79,13 +104,15 @@ def test_known_prompts_have_their_known_ids(imported) -> None:
     tokenizer = tokenizers.load(imported.tokenizer)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
     assert tokenizer.encode("Once upon a time") == [6403, 1980, 253, 655]
+    answer = [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33]  # each digit alone
+    assert tokenizer.encode(" Paris.\n\nThe answer is: 2018-01") == answer
     assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.bos) == (49152, 2, 1)
     assert "<|im_start|>" in (tokenizer.chat_template or "")
 
 
 @pytest.mark.slow
 def test_values_are_those_of_the_gguf_package_and_logits_those_of_transformers(imported, theirs) -> None:
-    state = theirs["model"].state_dict()
+    state = theirs.state_dict()
     np.testing.assert_array_equal(
         values(imported, "embedding.word_embeddings.weight"), state["model.embed_tokens.weight"].numpy()
     )
@@ -99,10 +126,9 @@ def test_values_are_those_of_the_gguf_package_and_logits_those_of_transformers(i
         rows = [w for g in range(3) for w in (q[192 * g :][:192], k[64 * g :][:64], v[64 * g :][:64])]
         np.testing.assert_array_equal(found, np.concatenate(rows))
 
-    text = Path(__file__).read_text() * 2
-    tokens = torch.tensor(theirs["tokenizer"].encode(text)[:LENGTH])[None]
+    ids = tokenizers.load(imported.tokenizer).encode(Path(__file__).read_text())
+    tokens = torch.tensor(ids[:LENGTH])[None]
     assert tokens.shape == (1, LENGTH)
-    assert tokens[0].tolist() == tokenizers.load(imported.tokenizer).encode(text)[:LENGTH]
     torch.testing.assert_close(
-        logits_of(ours(imported.path), tokens), logits_of(theirs["model"], tokens), rtol=1e-4, atol=1e-4
+        logits_of(ours(imported.path), tokens), logits_of(theirs, tokens), rtol=1e-4, atol=1e-4
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtl_ckpt.families import GGUF_LLAMA, GPT2, LLAMA, sources
@@ -20,6 +20,7 @@ def numbered(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(np.prod(shape)).reshape(shape)
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 3),
     st.integers(1, 3),

@@ -3,7 +3,7 @@
 from math import prod
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mtl_common.boxes import Box, cut, pieces, placed
@@ -32,6 +32,7 @@ def elements(full: np.ndarray, box: Box) -> np.ndarray:
     return full[box.slices(Box.full(full.shape))].ravel()
 
 
+@settings(deadline=None)
 @given(SHAPE_AND_BOX, st.data())
 def test_cut_gives_the_flat_range_in_order(shape_and_box, data) -> None:
     shape, box = shape_and_box
@@ -44,6 +45,7 @@ def test_cut_gives_the_flat_range_in_order(shape_and_box, data) -> None:
     assert joined.tolist() == elements(full, box)[start:stop].tolist()
 
 
+@settings(deadline=None)
 @given(SHAPE_AND_BOXES)
 def test_intersect_holds_the_common_elements(case) -> None:
     shape, a, b = case
@@ -53,6 +55,7 @@ def test_intersect_holds_the_common_elements(case) -> None:
     assert found == set(elements(full, a).tolist()) & set(elements(full, b).tolist())
 
 
+@settings(deadline=None)
 @given(SHAPE_AND_BOXES)
 def test_run_is_where_the_elements_stand_unbroken(case) -> None:
     shape, within, other = case
@@ -66,6 +69,7 @@ def test_run_is_where_the_elements_stand_unbroken(case) -> None:
     assert box.run(within) == (first if unbroken else None)
 
 
+@settings(deadline=None)
 @given(SHAPE_AND_BOXES, st.data())
 def test_pieces_and_placed_cover_a_flat_range_over_boxes_end_to_end(case, data) -> None:
     shape, a, b = case

@@ -104,7 +104,7 @@ def cases(draw) -> tuple[Shape, str, list[Shard], list[Shard]]:
 @pytest.fixture
 def small_blocks(monkeypatch) -> None:
     """Hashes of 16 bytes, so that small tensors have several."""
-    for module in ("tensorfile", "staging", "checkpoint"):
+    for module in ("tensorfile", "staging", "checkpoint", "integrity"):
         monkeypatch.setattr(f"mtl_common.{module}.BLOCK", 16)
 
 
