@@ -167,7 +167,7 @@ def test_a_rank_killed_while_idle_is_noticed_and_named(checkpoint: Path) -> None
 
 BAD_RUNS = [
     (["nowhere"], 1, "nowhere does not exist"),
-    (["CHECKPOINT", "--tp", "4"], 2, "kv_heads 2 cannot be divided by tp 4"),
+    (["CHECKPOINT", "--tp", "4"], 2, "heads 6 cannot be divided by tp 4"),
     (["CHECKPOINT", "--port", "70000"], 2, "port is 70000"),
     (["CHECKPOINT", "--precision", "fp8"], 2, "precision is"),
     (["CHECKPOINT", "--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1:50051"),

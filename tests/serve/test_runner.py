@@ -14,8 +14,8 @@ from mtl_common.shapes import ModelShape
 from mtl_parallel import launch, state
 from mtl_parallel.mesh import Mesh
 from mtl_parallel.models.gpt import GPT, stage
-from mtl_serve.attention import new_cache
-from mtl_serve.linear import packed, quicken, widened
+from mtl_serve.attention import Cache
+from mtl_serve.linear import packed, quicken
 from mtl_serve.message import Message
 from mtl_serve.request import Request, Sampling, Stopping
 from mtl_serve.runner import Leader, Line, Runner, follow
@@ -33,7 +33,7 @@ def tokens(seed: int, count: int) -> list[int]:
 
 def runner(model: GPT, limits: Limits) -> Runner:
     dtype = model.output_weight.dtype
-    return Runner(model, new_cache(model.shape, model.tp.size, limits, dtype, torch.device("cpu")))
+    return Runner(model, Cache(model.shape, model.tp.size, limits, dtype, torch.device("cpu")))
 
 
 def feed(
@@ -122,13 +122,12 @@ def test_logits_do_not_depend_on_company_to_the_bit() -> None:
 def test_products_are_those_of_linear(rows: int, shape: tuple[int, int], bias: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, weight, added = (torch.randn(s, generator=generator) for s in ((1, rows, shape[1]), shape, shape[:1]))
-    for dtype, product in ((torch.float32, packed(weight)), (torch.bfloat16, widened)):
-        if product is None:
-            continue
-        x, weight, added = (t.to(dtype) for t in (x, weight, added))
-        found = product(x, weight, added if bias else None)
-        exact = torch.nn.functional.linear(x.double(), weight.double(), added.double() if bias else None)
-        torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps, atol=2e-4)
+    product = packed(weight)
+    if product is None:
+        pytest.skip("this build of torch has no packed products")
+    found = product(x, torch.empty(0), added if bias else None)
+    exact = torch.nn.functional.linear(x.double(), weight.double(), added.double() if bias else None)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-4)
 
 
 def serve(path: Path, tp: int, texts: list[list[int]], prompt: int) -> list[list[Tensor]] | None:

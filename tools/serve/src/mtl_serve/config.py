@@ -12,8 +12,8 @@ from pydantic import Field
 from mtl_common.checkpoint import Checkpoint, resolve
 from mtl_common.config import Settings, validate
 from mtl_common.errors import CheckpointError, ConfigError
-from mtl_common.layout import divide
-from mtl_common.shapes import ModelShape
+from mtl_common.layout import Layout
+from mtl_common.shapes import ModelShape, check_layout
 from mtl_serve.pages import pages_for
 from mtl_serve.scheduler import Limits
 
@@ -97,7 +97,6 @@ def plan(path: Path, settings: ServeSettings) -> Plan:
             f"{checkpoint.path} holds no tokenizer, so it cannot answer text; save it with one"
         )
     shape = validate(ModelShape, checkpoint.config["model"])
-    for what in ("kv_heads", "ffn"):
-        divide(getattr(shape, what), settings.tp, what, "tp")
+    check_layout(shape, Layout(tp=settings.tp))
     precision = settings.precision if settings.precision != "stored" else _stored_precision(checkpoint)
     return Plan(checkpoint.path, shape, precision, _limits(settings, shape, ITEM_BYTES[precision]), settings)

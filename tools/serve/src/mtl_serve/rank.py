@@ -15,7 +15,7 @@ from mtl_parallel import launch, state
 from mtl_parallel.mesh import Mesh
 from mtl_parallel.models.gpt import stage
 from mtl_serve.address import address
-from mtl_serve.attention import new_cache
+from mtl_serve.attention import Cache
 from mtl_serve.config import Plan
 from mtl_serve.host import Host
 from mtl_serve.linear import quicken
@@ -30,7 +30,7 @@ def load(plan: Plan, mesh: Mesh) -> Runner:
     model = stage(plan.shape, mesh, dtype).eval().requires_grad_(False)
     state.load(plan.path, model, None, mesh)
     quicken(model)
-    return Runner(model, new_cache(plan.shape, mesh.tp.size, plan.limits, dtype, mesh.device))
+    return Runner(model, Cache(plan.shape, mesh.tp.size, plan.limits, dtype, mesh.device))
 
 
 def _announce(plan: Plan, port: int) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from mtl_parallel.collectives import all_gather, broadcast
 from mtl_parallel.mesh import Axis
 from mtl_parallel.models.gpt import GPT
-from mtl_serve.attention import PagedAttention
+from mtl_serve.attention import Cache, PagedAttention
 from mtl_serve.message import Message, Operation, length
 from mtl_serve.scheduler import Limits
 
@@ -14,7 +14,7 @@ from mtl_serve.scheduler import Limits
 class Runner:
     """The model and the cache of one rank."""
 
-    def __init__(self, model: GPT, cache: Tensor) -> None:
+    def __init__(self, model: GPT, cache: Cache) -> None:
         self.model, self._cache = model, cache
 
     @torch.inference_mode()
