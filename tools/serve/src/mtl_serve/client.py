@@ -6,18 +6,21 @@ with Client("127.0.0.1:50051") as client:
         print(text, end="", flush=True)
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mtl_common.errors import MtlError, ServeError, UsageError
 from mtl_serve.v1 import generation_pb2 as pb
 from mtl_serve.v1 import generation_pb2_grpc as stubs
 
 MESSAGE_BYTES = 16 << 20
+POLL_SECONDS = 0.1
 ROLES = {"system": pb.ROLE_SYSTEM, "user": pb.ROLE_USER, "assistant": pb.ROLE_ASSISTANT}
 
 Messages = Sequence[Mapping[str, str]]
@@ -136,6 +139,23 @@ class Client:
     def close(self) -> None:
         """Ends the connection."""
         self._channel.close()
+
+    def wait(self, seconds: float) -> None:
+        """Returns when the server says that it serves; raises ServeError when it has not by then."""
+        health: Any = health_pb2_grpc.HealthStub(self._channel)
+        deadline = time.monotonic() + seconds
+        status = health_pb2.HealthCheckResponse.UNKNOWN
+        while status != health_pb2.HealthCheckResponse.SERVING:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ServeError(f"no server was ready at {self.address} within {seconds:g} s")
+            try:
+                question = health_pb2.HealthCheckRequest()
+                status = health.Check(question, timeout=left, wait_for_ready=True).status
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise self._told(error.code(), error.details() or "") from None
+            time.sleep(POLL_SECONDS)
 
     def generate(self, prompt: Prompt, **choices: Unpack[Choices]) -> Answer:
         """The complete answer."""
