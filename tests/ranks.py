@@ -40,6 +40,15 @@ def call(module: str, path: str, payload: bytes) -> Any:
     return function(*arguments)
 
 
+def warm() -> None:
+    """Starts the session's fork server, if it is not up, with all that ranks of any test need.
+
+    Whoever launches first decides what it has imported; a test that runs a command in this process calls this
+    before.
+    """
+    launch("os:getpid", 1, preload=PRELOAD)
+
+
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, limit: float = 120.0) -> list[Any]:
     """Results of `function(*arguments)` by rank. Raises what the first failing rank raised, with its
     traceback.

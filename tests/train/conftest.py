@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 
 from corpus import make_bins, stdlib_texts, train_bpe
+from ranks import warm
 
 SHAPE = "model.hidden=32 model.heads=4 model.kv_heads=2 model.head_dim=8 model.ffn=64 model.layers=4"
 BASE = ("--seq", "32", "--micro-batch", "2", "--global-batch", "8", "--lr", "3e-3", "--device", "cpu")
@@ -89,6 +90,7 @@ class Command:
 
 @pytest.fixture(scope="session")
 def command(bins: Path) -> Command:
+    warm()
     return Command(bins)
 
 
