@@ -18,6 +18,7 @@ import zstandard
 from corpus import stdlib_texts, train_bpe
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
+from mtl_prep.corpus import check_unchanged, find
 from mtl_prep.tokenize import Request, tokenize
 from preparing import Make, all_bytes, bad_of, json_lines
 
@@ -201,6 +202,28 @@ def test_a_run_refused_for_bad_records_goes_on_with_a_larger_limit(
     assert {path: path.stat().st_mtime_ns for path in times} == times
     tokenize(request(corpus, tokenizer, out, max_bad="2"))
     assert all_bytes(out) == all_bytes(unbroken)
+
+
+def test_work_whose_file_was_lost_is_done_again(
+    corpus: Path, tokenizer: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bins"
+    begun(corpus, tokenizer, out)
+    first, second, *_ = sorted((out / "_work").glob("unit-*.arrow"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    tokenize(request(corpus, tokenizer, out))
+    assert all_bytes(out) == all_bytes(unbroken)
+
+
+def test_a_file_that_changes_meanwhile_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json_lines(["a", "b"]))
+    sources = find([path]).sources
+    check_unchanged(sources)
+    path.write_bytes(json_lines(["a", "b", "c"]))
+    with pytest.raises(DataError, match=r"a\.jsonl changed while it was read"):
+        check_unchanged(sources)
 
 
 def test_other_options_are_refused_by_name(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:

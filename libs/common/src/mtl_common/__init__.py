@@ -1,1 +1,1 @@
-"""What every mtl tool shares and needs no torch for: configuration, tokenizers, token bins, checkpoint files, layout arithmetic."""
+"""What every mtl tool shares and needs no torch for."""

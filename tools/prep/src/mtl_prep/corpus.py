@@ -143,6 +143,16 @@ def find(arguments: Sequence[Path]) -> Corpus:
     return Corpus(tuple(sources), skipped)
 
 
+def check_unchanged(sources: Sequence[Source]) -> None:
+    """Raises DataError about the first file that is not as it was found."""
+    for source in sources:
+        facts = source.path.stat()
+        if (facts.st_size, facts.st_mtime_ns) != (source.size, source.modified_ns):
+            raise DataError(
+                f"{source.name} changed while it was read; remove what was made of it and run again"
+            )
+
+
 def told(counts: Mapping[str, int]) -> str:
     """Counts in words, the largest first.
 

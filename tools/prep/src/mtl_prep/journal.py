@@ -41,6 +41,10 @@ class Journal:
             os.fsync(file.fileno())
         os.replace(staged, self._path(name))
 
+    def forget(self, name: str) -> None:
+        """Makes a piece of work undone."""
+        self._path(name).unlink()
+
     def names(self, start: str) -> list[str]:
         """The finished pieces whose names start so, in order."""
         return sorted(path.stem for path in self.directory.glob(f"{start}*.json"))

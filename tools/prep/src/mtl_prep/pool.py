@@ -56,7 +56,8 @@ def _context() -> ForkServerContext | SpawnContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mtl_prep.work"])
+    # imported once, before the processes fork off; not pyarrow, whose allocator starts a thread
+    context.set_forkserver_preload(["mtl_prep.work", "fastokens", "tokenizers"])
     return context
 
 

@@ -19,7 +19,7 @@ from mtl_common.log import progress
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep import pool
 from mtl_prep.beginning import end_of_document, sample
-from mtl_prep.corpus import Corpus, find
+from mtl_prep.corpus import Corpus, check_unchanged, find
 from mtl_prep.cut import pack_tasks, unit_tasks
 from mtl_prep.journal import Journal
 from mtl_prep.plan import PLAN, Plan, begun, finished
@@ -76,7 +76,16 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     return Job(request.out, plan.corpus.sources, key, parts, eod, dtype, fast, about)
 
 
+def _forget_lost(journal: Journal, start: str, directory: Path) -> None:
+    """Makes work undone whose file is gone or cut, as after a loss of power."""
+    for name in journal.names(start):
+        path, note = directory / f"{name}.arrow", journal.read(name)
+        if not path.exists() or path.stat().st_size != note.get("shard", note)["size"]:
+            journal.forget(name)
+
+
 def _make_units(job: Job, journal: Journal, workers: int, tokenizer: Tokenizer) -> None:
+    _forget_lost(journal, "unit-", job.out / WORK)
     done = sum(journal.read(name)["size"] for name in journal.names("unit-"))
     total = sum(source.size for source in job.sources)
     with progress("tokenize", total, "bytes", done=done) as shown:
@@ -89,6 +98,7 @@ def _make_units(job: Job, journal: Journal, workers: int, tokenizer: Tokenizer) 
 def _make_shards(
     job: Job, journal: Journal, sums: Tally, request: Request, tokenizer: Tokenizer
 ) -> list[bins.Shard]:
+    _forget_lost(journal, "shard-", job.out)
     packs = pack_tasks(sums.units, job.out / WORK, job.dtype, request.shard_tokens)
     left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
     with progress("pack", sum(unit.shard.tokens for unit in sums.units), "tokens") as shown:
@@ -137,6 +147,7 @@ def _carry_on(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int, jour
     tokenizer = _start(journal, plan, request, tokenizer)
     job = _job(request, plan, tokenizer, eod)
     _make_units(job, journal, request.workers, tokenizer)
+    check_unchanged(job.sources)
     sums = tally(journal)
     sources = list(described(job.sources, sums))
     _write_bad(job.out / "bad.jsonl", sources, sums)

@@ -66,7 +66,8 @@ def _read_ranks(path: Path) -> dict[bytes, int]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             token, rank = line.split()
-            ranks[binascii.a2b_base64(token, strict_mode=True)] = int(rank)
+            # Whisper's multilingual ranks hold an empty token
+            ranks[b"" if token == b"=" else binascii.a2b_base64(token, strict_mode=True)] = int(rank)
         except (binascii.Error, ValueError):
             if line.strip():
                 raise DataError(f"{path} line {number} is not a token and a rank") from None
