@@ -12,7 +12,9 @@ COMMANDS = {
     "mtl-ckpt": ["inspect", "verify", "reshard", "import", "export"],
     "mtl-serve": ["run", "generate"],
 }
-LINES = [[tool, *command] for tool, commands in COMMANDS.items() for command in [[], *([c] for c in commands)]]
+LINES = [
+    [tool, *command] for tool, commands in COMMANDS.items() for command in [[], *([c] for c in commands)]
+]
 
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)
@@ -27,7 +29,9 @@ def test_help_exits_0_and_shows_usage(words: list[str]) -> None:
 def test_help_imports_nothing_heavy(tool: str) -> None:
     module = tool.replace("-", "_") + ".cli"
     program = f"import sys, {module}; print(*sorted(set({HEAVY}) & set(sys.modules)))"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert shown.stdout.split() == []
 
 
