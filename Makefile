@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := libs/common libs/parallel tools/prep tools/train tools/ckpt tools/serve
-SOURCES := $(wildcard libs/*/src tools/*/src) tests bench
+SOURCES := $(wildcard libs/*/src tools/*/src)
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
