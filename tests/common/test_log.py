@@ -29,7 +29,7 @@ def test_lines_are_spaced(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_resumed_work_does_not_count_into_the_rate() -> None:
     with progress("work", 100, "steps", done=99, every=60.0) as shown:
-        assert "99 steps of 100 steps (99%), 0 steps/s" in shown.line()
+        assert "99 of 100 steps (99%), 0 steps/s" in shown.line()
 
 
 @pytest.mark.parametrize(

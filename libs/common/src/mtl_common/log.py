@@ -58,8 +58,11 @@ class Progress:
         """One line of text: `tokenize: 40.0 MB of 120.0 MB (33%), 20.0 MB/s, 4.0 s left`."""
         passed = time.monotonic() - self._began
         rate = (self.done - self._first) / passed if passed > 0 else 0.0
-        share = f" of {quantity(self.total, self.unit)} ({self.done / self.total:.0%})" if self.total else ""
-        text = f"{self.what}: {quantity(self.done, self.unit)}{share}, {quantity(rate, self.unit)}/s"
+        done, whole = quantity(self.done, self.unit), quantity(self.total, self.unit)
+        if self.total and self.unit != "bytes":
+            done = f"{self.done:,}"  # the whole tells the unit
+        share = f" of {whole} ({self.done / self.total:.0%})" if self.total else ""
+        text = f"{self.what}: {done}{share}, {quantity(rate, self.unit)}/s"
         if rate and self.total > self.done:
             text += f", {duration((self.total - self.done) / rate)} left"
         return f"{text}, {self.note}" if self.note else text
