@@ -128,6 +128,20 @@ def test_any_layout_loads_any_to_the_bit(written: Case, read: list[str], tmp_pat
                 break
 
 
+def load_and_save(case: Case, path: Path, out: Path) -> Path:
+    mesh, model, optimizer = prepare(case, seed=99)
+    step, _ = state.load(path, model, optimizer, mesh)
+    return keep(case, step, out, mesh, model, optimizer)
+
+
+def test_a_checkpoint_survives_a_round_of_layouts_to_the_bit(tmp_path: Path) -> None:
+    path, before = saved(Case("dp2", zero=1), 2, tmp_path / "dp2")
+    for then in (Case("dp3", zero=1), Case("tp2pp2"), Case("tp1")):
+        path = run_ranks(world(then), load_and_save, then, path, tmp_path / then.layout)[0]
+        assert verify(path) == []
+    assert_equal(loaded(Case("dp2", zero=1), path), before)
+
+
 def go_on(case: Case, path: Path, steps: range) -> list[float]:
     mesh, model, optimizer = prepare(case, seed=99)
     state.load(path, model, optimizer, mesh)
