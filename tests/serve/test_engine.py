@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hosting import PROMPT, Script
+from hosting import PROMPT, VOCAB, Script
 from mtl_serve.engine import Delta, Engine, Event, Finished
 from mtl_serve.request import FinishReason, Request, Sampling, Stopping
 from mtl_serve.scheduler import Limits, Scheduler
@@ -27,7 +27,9 @@ class Running:
         self.events: queue.Queue[tuple[int, Event]] = queue.Queue()
         self.scheduler = Scheduler(LIMITS)
         ends = frozenset({END})
-        self.engine = Engine(self.scheduler, script, lambda t: pieces.get(t, b""), ends, self._deliver)
+        self.engine = Engine(
+            self.scheduler, script, lambda t: pieces.get(t, b""), VOCAB - 5, ends, self._deliver
+        )
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
         for event in events:
@@ -115,6 +117,12 @@ def test_end_of_sequence_can_be_ignored_up_to_the_context() -> None:
     assert end.reason == FinishReason.CONTEXT
     assert PROMPT + len(end.tokens) == LIMITS.context
     assert end.text == "x" * (len(end.tokens) // 2 + 1)
+
+
+def test_an_id_that_the_tokenizer_lacks_is_never_sampled() -> None:
+    with running(Script([VOCAB - 1]), {0: b"?"}) as run:
+        run.submit(1, Stopping(max_new_tokens=4, ignore_end_of_sequence=True))
+        assert max(run.finish(1)[1].tokens) < VOCAB - 5
 
 
 def test_more_requests_than_places_all_get_the_same_answer() -> None:

@@ -86,6 +86,7 @@ class Engine:
         scheduler: empty, and this engine's alone.
         ranks: what computes.
         piece: the bytes of a token; special tokens have none.
+        vocab: ids from here on are padding, which a model may have more of than its tokenizer; never sampled.
         ends: the tokens that end a sequence.
         deliver: where events go.
     """
@@ -95,13 +96,15 @@ class Engine:
         scheduler: Scheduler,
         ranks: Computes,
         piece: Callable[[int], bytes],
+        vocab: int,
         ends: frozenset[int],
         deliver: Deliver,
     ) -> None:
         self.scheduler = scheduler
         self.steps = 0
         self.progress = time.monotonic()  # when the ranks last did something together
-        self._ranks, self._piece, self._ends, self._deliver = ranks, piece, ends, deliver
+        self._ranks, self._piece, self._vocab = ranks, piece, vocab
+        self._ends, self._deliver = ends, deliver
         self._inbox: queue.SimpleQueue[Request | Cancel | Leave] = queue.SimpleQueue()
         self._answers: dict[int, _Answer] = {}
 
@@ -160,7 +163,9 @@ class Engine:
         sampling = [share.sequence for share in shares if share.samples]
         requests = [sequence.request for sequence in sampling]
         noise = [uniform(_seed(s.request), 0, len(s.tokens)) for s in sampling]
-        tokens = sample(logits, [(r.sampling, n) for r, n in zip(requests, noise, strict=True)])
+        tokens = sample(
+            logits[:, : self._vocab], [(r.sampling, n) for r, n in zip(requests, noise, strict=True)]
+        )
         return [
             (request.number, event)
             for request, token in zip(requests, tokens, strict=True)

@@ -74,9 +74,10 @@ class Host:
             await server.stop(FAREWELL_SECONDS)
 
     def _engine(self, ranks: Computes) -> Engine:
-        eod = self._tokenizer.eod
-        ends = frozenset() if eod is None else frozenset({eod})
-        return Engine(Scheduler(self._plan.limits), ranks, self._tokenizer.piece, ends, self._front.deliver)
+        tokenizer = self._tokenizer
+        ends = frozenset() if tokenizer.eod is None else frozenset({tokenizer.eod})
+        scheduler = Scheduler(self._plan.limits)
+        return Engine(scheduler, ranks, tokenizer.piece, tokenizer.vocab_size, ends, self._front.deliver)
 
     def stop(self) -> None:
         """Asks the server to finish what is under way and end; asked again, it ends at once."""
