@@ -1,9 +1,8 @@
 """How fast a checkpoint is written and read: python bench/checkpoint.py [--gib 1] [--out DIR]
 
-Claims: saving, hashes and fsync included, is at least twice as fast as torch.save and safetensors; loading
-into existing tensors is faster than both; neither takes more than 64 MiB of memory beside the tensors. Sides
-take turns (A B C A B C ...) in one run; every write ends with fsync, every read starts with the file's pages
-dropped.
+A measurement beside torch.save and safetensors, not a claim to be faster: the disk is the limit of all
+three. Ours hashes every byte both ways, in at most 64 MiB of memory beside the tensors. Sides take turns
+(A B C A B C ...) in one run; every write ends with fsync, every read starts with the file's pages dropped.
 """
 
 import argparse
