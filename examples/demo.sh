@@ -6,14 +6,14 @@ set -euo pipefail
 
 out=${1:-demo}
 corpus=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
-steps=${STEPS:-240}
+steps=${STEPS:-200}
 began=$SECONDS
 source "$(dirname "$0")/steps.sh"
 
 rm -rf "$out" && mkdir -p "$out"
 
 say "A byte-level BPE vocabulary from the corpus itself"
-run mtl-prep train-tokenizer "$corpus" --vocab-size 4096 --out "$out/tokenizer"
+run mtl-prep train-tokenizer "$corpus" --vocab-size 4096 --sample 16MB --out "$out/tokenizer"
 
 say "The corpus as token bins: memory-mapped Arrow files"
 run mtl-prep tokenize "$corpus" --tokenizer "$out/tokenizer" --out "$out/bins" --workers 2
@@ -21,7 +21,7 @@ run mtl-prep inspect "$out/bins"
 
 say "A small GPT on four ranks: two tensor-parallel halves of two pipeline stages"
 train=(mtl-train --data "$out/bins" --model small --out "$out/run" --seq 256 --micro-batch 4 --global-batch 16 --lr 2e-3
-       --set schedule.warmup_steps=20 --set schedule.steps="$steps" --set checkpoint.every=60)
+       --set schedule.warmup_steps=20 --set schedule.steps="$steps" --set checkpoint.every=50)
 run "${train[@]}" --tp 2 --pp 2 --steps $((steps * 3 / 4))
 
 say "Stopped. The same run goes on as two data-parallel ranks: a checkpoint has no layout"
