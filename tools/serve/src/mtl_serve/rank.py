@@ -18,7 +18,7 @@ from mtl_serve.address import address
 from mtl_serve.attention import Cache
 from mtl_serve.config import Plan
 from mtl_serve.host import Host
-from mtl_serve.linear import quicken
+from mtl_serve.quicken import quicken
 from mtl_serve.runner import Leader, Line, Runner, follow
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
