@@ -256,21 +256,13 @@ def test_a_full_queue_refuses_and_recovers(checkpoint: Path) -> None:
     with (
         serving(plan(checkpoint, settings), slow_script) as server,
         Client(server.address, timeout=30) as client,
+        ThreadPoolExecutor(6) as pool,
     ):
-        streams = [iter(client.stream("hello")) for _ in range(2)]
-        assert next(streams[0]) == "a"
-        with pytest.raises(ServeError, match="2 requests are under way"):
-            client.generate("hello")
-        for stream in streams:
-            stream.close()  # type: ignore[attr-defined]
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                assert client.generate("hello", max_new_tokens=2).text == "aa"
-                return
-            except ServeError:
-                time.sleep(0.05)
-        pytest.fail("the server stayed full")
+        asked = [pool.submit(client.generate, "hello", max_new_tokens=100) for _ in range(6)]
+        errors = [error for future in asked if (error := future.exception())]
+        assert 1 <= len(errors) <= 4
+        assert all("2 requests are under way" in str(error) for error in errors)
+        assert client.generate("hello", max_new_tokens=2).text == "aa"
 
 
 def test_stopping_finishes_what_is_under_way_and_refuses_what_is_new(checkpoint: Path) -> None:
