@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -98,6 +99,18 @@ def run(
     _start(planned)
 
 
+def _show(texts: Iterable[str]) -> None:
+    """Prints texts as they come, and a line's end behind the last one, come what may."""
+    shown = False
+    try:
+        for text in texts:
+            print(text, end="", flush=True)
+            shown = True
+    finally:
+        if shown:
+            print(flush=True)
+
+
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="Text to continue.")],
@@ -143,14 +156,11 @@ def generate(
             max_new_tokens=max_new_tokens,
             stop=stop or (),
         )
-        try:
-            for text in stream:
-                print(text, end="", flush=True)
-        finally:
-            print(flush=True)
-    answer = stream.answer
-    if answer:
-        print(f"({len(answer.tokens)} tokens, {answer.finish_reason}, seed {answer.seed})", file=sys.stderr)
+        _show(stream)
+    if stream.answer:
+        answer, greedy = stream.answer, temperature == 0 or top_k == 1
+        drawn = "" if greedy else f", seed {answer.seed}"
+        print(f"({len(answer.tokens)} tokens, {answer.finish_reason}{drawn})", file=sys.stderr)
 
 
 def main() -> NoReturn:

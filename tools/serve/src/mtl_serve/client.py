@@ -186,6 +186,7 @@ class Client:
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServeError(f"{self.address} gave no complete answer within {self._timeout:g} s")
         if code == grpc.StatusCode.UNAVAILABLE and not details.startswith("the server"):
+            why = details.rpartition(": ")[2].lower()
             start = "start one with mtl-serve run CHECKPOINT, or give another --server"
-            return ServeError(f"no server answers at {self.address}; {start} ({details})")
+            return ServeError(f"no server answers at {self.address} ({why}); {start}")
         return ServeError(f"{self.address}: {details or code.name.lower()}")
