@@ -135,12 +135,13 @@ def test_a_large_top_k_is_no_limit(client: Client, top_k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "reason"), [(1, "length"), (20, "length"), (CONTEXT - 5, "length"), (None, "context")]
+    ("count", "reason"),
+    [(1, "length"), (20, "length"), (CONTEXT - 5, "length"), (2**31 - 1, "context"), (None, "context")],
 )
 def test_length_and_context_end_an_answer(client: Client, count: int | None, reason: str) -> None:
     found = client.generate(list(b"abcde"), max_new_tokens=count, seed=1, ignore_end_of_sequence=True)
     assert found.finish_reason == reason
-    assert len(found.tokens) == (count or CONTEXT - 5)
+    assert len(found.tokens) == min(count or CONTEXT, CONTEXT - 5)
 
 
 def test_a_dialogue_follows_the_template_and_cannot_be_broken_out_of(
