@@ -9,12 +9,13 @@ from mtl_common.bins import ShardView
 from mtl_prep.corpus import Source
 from mtl_prep.journal import Journal
 from mtl_prep.tally import Unit
-from mtl_prep.work import Hash, Lines, Pack, Span, Task, Texts, end_name, hash_name, unit_name
+from mtl_prep.units import Hash, Lines, ReadTask, Texts, end_name, hash_name, unit_name
+from mtl_prep.work import Pack, Span
 
 RUN_FILES = 4096  # small texts in one unit at most
 
 
-def _packed(journal: Journal, i: int, stripes: int) -> Iterator[Task]:
+def _packed(journal: Journal, i: int, stripes: int) -> Iterator[ReadTask]:
     """Shares of one packed file; each process that takes one reads through the whole file."""
     if journal.has(end_name(i)):
         parts = range(journal.read(end_name(i))["parts"])
@@ -23,11 +24,13 @@ def _packed(journal: Journal, i: int, stripes: int) -> Iterator[Task]:
     yield from (Lines(i, stripe, stripes) for stripe in range(stripes))
 
 
-def _plain(journal: Journal, i: int, parts: int) -> Iterator[Task]:
+def _plain(journal: Journal, i: int, parts: int) -> Iterator[ReadTask]:
     yield from (Lines(i, part, parts) for part in range(parts) if not journal.has(unit_name(i, part)))
 
 
-def _line_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> Iterator[Task]:
+def _line_tasks(
+    journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int
+) -> Iterator[ReadTask]:
     total = sum(source.size for source in sources) or 1
     for i, source in enumerate(sources):
         if source.kind == "lines":
@@ -52,7 +55,7 @@ def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Texts]:
         yield Texts(first, len(sources))
 
 
-def unit_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> list[Task]:
+def unit_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> list[ReadTask]:
     """What is left to do of the units, the longest tasks first."""
     runs = _text_runs(sources, part_bytes)
     texts = (run for run in runs if not journal.has(unit_name(run.first, 0)))

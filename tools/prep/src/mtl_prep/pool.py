@@ -9,13 +9,25 @@ import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 from mtl_common.errors import MtlError, RankError
-from mtl_common.tokenizers import Tokenizer
-from mtl_prep.work import Job, Task, Worker
 
 LOOK_EVERY = 0.5  # seconds between looks at the processes
+
+
+class Worker(Protocol):
+    """Does pieces of work, one after the other."""
+
+    def run(self, task: Any) -> Iterator[int]:
+        """Does one; yields how much each finished step stands for."""
+
+
+class Job(Protocol):
+    """What all pieces of work have in common; it is sent to every process."""
+
+    def worker(self) -> Worker:
+        """One process's means to do the work."""
 
 
 def _end_with_parent() -> None:
@@ -37,7 +49,7 @@ def _serve(job: Job, tasks: Any, events: Any) -> None:
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        worker = Worker(job)
+        worker = job.worker()
         for task in iter(tasks.get, None):
             for done in worker.run(task):
                 events.put(done)
@@ -91,7 +103,7 @@ def _events(processes: Sequence[BaseProcess], events: Any) -> Iterator[int]:
             yield event
 
 
-def _in_processes(job: Job, tasks: Sequence[Task], workers: int) -> Iterator[int]:
+def _in_processes(job: Job, tasks: Sequence[Any], workers: int) -> Iterator[int]:
     context = _context()
     inbox, events = context.Queue(), context.Queue()
     for task in [*tasks, *[None] * workers]:
@@ -112,7 +124,7 @@ def _in_processes(job: Job, tasks: Sequence[Task], workers: int) -> Iterator[int
             channel.close()
 
 
-def run(job: Job, tasks: Sequence[Task], workers: int, tokenizer: Tokenizer) -> Iterator[int]:
+def run(job: Job, tasks: Sequence[Any], workers: int) -> Iterator[int]:
     """Does all tasks; yields the bytes (or tokens) that each finished step stands for.
 
     One worker is this process. Raises what a task raised, and RankError when a process was killed.
@@ -121,6 +133,6 @@ def run(job: Job, tasks: Sequence[Task], workers: int, tokenizer: Tokenizer) -> 
     if workers > 1:
         yield from _in_processes(job, tasks, workers)
     else:
-        worker = Worker(job, tokenizer)
+        worker = job.worker()
         for task in tasks:
             yield from worker.run(task)

@@ -10,7 +10,7 @@ from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus import Source, told
 from mtl_prep.journal import Journal
 from mtl_prep.records import EMPTY
-from mtl_prep.work import hash_number, unit_number
+from mtl_prep.units import hash_number, unit_number
 
 Event = tuple[int, int, str]  # source, record, what is the matter
 
@@ -41,7 +41,7 @@ class Tally:
         for events, found in [(self.bad, note["bad"]), (self.repaired, note["repaired"])]:
             events += [(source, record + line, what) for source, record, what in found]
         self.characters += note["characters"]
-        hashes = note.get("hashes")
+        hashes = note["hashes"]
         self.records.update({first: note["records"]} if hashes is None else range(first, first + len(hashes)))
         self.hashes |= {first + i: digest for i, digest in enumerate(hashes or [])}
 

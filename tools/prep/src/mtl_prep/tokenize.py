@@ -25,6 +25,7 @@ from mtl_prep.journal import Journal
 from mtl_prep.plan import PLAN, Plan, begun, finished
 from mtl_prep.records import EMPTY
 from mtl_prep.tally import Tally, check, described, parse_max_bad, tally
+from mtl_prep.units import Reading
 from mtl_prep.work import WORK, Job, shard_name
 
 PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
@@ -72,8 +73,8 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
     fast = tokenizer.engine == "fastokens"
-    key, parts = request.text_key, request.part_bytes
-    return Job(request.out, plan.corpus.sources, key, parts, eod, dtype, fast, about)
+    reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes)
+    return Job(request.out, reading, eod, dtype, fast, about)
 
 
 def _forget_lost(journal: Journal, start: str, directory: Path) -> None:
@@ -84,25 +85,22 @@ def _forget_lost(journal: Journal, start: str, directory: Path) -> None:
             journal.forget(name)
 
 
-def _make_units(job: Job, journal: Journal, workers: int, tokenizer: Tokenizer) -> None:
+def _make_units(job: Job, journal: Journal, workers: int) -> None:
     _forget_lost(journal, "unit-", job.out / WORK)
     done = sum(journal.read(name)["size"] for name in journal.names("unit-"))
-    total = sum(source.size for source in job.sources)
-    with progress("tokenize", total, "bytes", done=done) as shown:
-        for size in pool.run(
-            job, unit_tasks(journal, job.sources, workers, job.part_bytes), workers, tokenizer
-        ):
+    sources = job.reading.sources
+    tasks = unit_tasks(journal, sources, workers, job.reading.part_bytes)
+    with progress("tokenize", sum(source.size for source in sources), "bytes", done=done) as shown:
+        for size in pool.run(job, tasks, workers):
             shown.advance(size)
 
 
-def _make_shards(
-    job: Job, journal: Journal, sums: Tally, request: Request, tokenizer: Tokenizer
-) -> list[bins.Shard]:
+def _make_shards(job: Job, journal: Journal, sums: Tally, request: Request) -> list[bins.Shard]:
     _forget_lost(journal, "shard-", job.out)
     packs = pack_tasks(sums.units, job.out / WORK, job.dtype, request.shard_tokens)
     left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
     with progress("pack", sum(unit.shard.tokens for unit in sums.units), "tokens") as shown:
-        for tokens in pool.run(job, left, request.workers, tokenizer):
+        for tokens in pool.run(job, left, request.workers):
             shown.advance(tokens)
     return [bins.Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs]
 
@@ -146,13 +144,13 @@ def _carry_on(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int, jour
     """Does what is left to do, and finishes."""
     tokenizer = _start(journal, plan, request, tokenizer)
     job = _job(request, plan, tokenizer, eod)
-    _make_units(job, journal, request.workers, tokenizer)
-    check_unchanged(job.sources)
+    _make_units(job, journal, request.workers)
+    check_unchanged(plan.corpus.sources)
     sums = tally(journal)
-    sources = list(described(job.sources, sums))
+    sources = list(described(plan.corpus.sources, sums))
     _write_bad(job.out / "bad.jsonl", sources, sums)
     check(sources, sums, request.max_bad)
-    shards = _make_shards(job, journal, sums, request, tokenizer)
+    shards = _make_shards(job, journal, sums, request)
     manifest = _manifest(job, plan, tokenizer, shards, sources)
     for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
         leftover.unlink()
