@@ -159,5 +159,5 @@ def test_versions(tmp_path: Path) -> None:
     manifest.write_text(json.dumps(content | {"version": "1.9", "new_key": 3}))
     assert len(Bins(manifest.parent)) == 6
     manifest.write_text(json.dumps(content | {"version": "2.0"}))
-    with pytest.raises(DataError, match=r"version 2\.0, but this mtl reads mtl-bins 1\.0"):
+    with pytest.raises(DataError, match=r"version 2\.0, but this mtl reads mtl-bins 1\.1"):
         Bins(manifest.parent)

@@ -19,11 +19,12 @@ from mtl_common.bins.manifest import (
     Source,
     TokenizerFacts,
     dtype_for,
+    is_intact,
     read_manifest,
     write_manifest,
 )
 from mtl_common.bins.reader import Bins, ShardView
-from mtl_common.bins.writer import Batch, write_shard
+from mtl_common.bins.writer import Batch, ShardWriter, write_shard
 
 __all__ = [
     "FORMAT",
@@ -36,9 +37,11 @@ __all__ = [
     "Manifest",
     "Shard",
     "ShardView",
+    "ShardWriter",
     "Source",
     "TokenizerFacts",
     "dtype_for",
+    "is_intact",
     "read_manifest",
     "write_manifest",
     "write_shard",

@@ -1,16 +1,17 @@
 """The manifest: what a finished directory of bins holds, and the one rename that finishes it."""
 
-import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from mtl_common.errors import DataError
 
 FORMAT = "mtl-bins"
-VERSION = "1.0"
+VERSION = "1.1"
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 SHARD_TOKENS = 2**30  # more than 2^31 values in one array is refused by some Arrow implementations
@@ -23,7 +24,10 @@ class Record(BaseModel):
 
 
 class Shard(Record):
-    """One shard file. `*_at` are the positions of its buffers in the file, in bytes; hashes are xxh3-128."""
+    """One shard file. `*_at` are the positions of its buffers in the file, in bytes; hashes are xxh3-128.
+
+    `xxh3` is of the whole file; bins older than 1.1 have none.
+    """
 
     file: str
     size: int
@@ -32,6 +36,7 @@ class Shard(Record):
     largest_id: int
     xxh3_tokens: str
     xxh3_offsets: str
+    xxh3: str = ""
     tokens_at: int
     offsets_at: int
     source_at: int
@@ -83,6 +88,13 @@ def dtype_for(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
+class _Head(Record):
+    """What every manifest says, whatever its version."""
+
+    format: str
+    version: str
+
+
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of finished bins; raises DataError for a directory that is none, or of a newer version."""
     path = directory / MANIFEST
@@ -90,21 +102,33 @@ def read_manifest(directory: Path) -> Manifest:
         raise DataError(f"no token bins at {directory}: there is no such directory")
     if not path.is_file():
         raise DataError(f"{directory} holds no finished token bins; make them with mtl-prep tokenize")
+    content = path.read_bytes()
     try:
-        content = json.loads(path.read_text("utf-8"))
-        kind, version = content["format"], str(content["version"])
-        if (kind, version.split(".")[0]) == (FORMAT, VERSION.split(".")[0]):
-            return Manifest.model_validate(content)
-    except (ValueError, KeyError, TypeError) as error:
+        head = _Head.model_validate_json(content)
+        if (head.format, head.version.split(".")[0]) == (FORMAT, VERSION.split(".")[0]):
+            return Manifest.model_validate_json(content)
+    except ValueError as error:
         raise DataError(f"{path} is damaged ({type(error).__name__}); make the bins again") from None
-    raise DataError(f"{path} is {kind} version {version}, but this mtl reads {FORMAT} {VERSION}; update mtl")
+    raise DataError(
+        f"{path} is {head.format} version {head.version}, but this mtl reads {FORMAT} {VERSION}; update mtl"
+    )
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Makes the directory finished bins, by one rename."""
+    """Makes the directory finished bins, by one rename; its last line holds the hash of those before it."""
     staged = directory / f".{MANIFEST}.tmp"
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(manifest.model_dump_json(indent=1) + "\n")
+    body = manifest.model_dump_json(indent=1).removesuffix("\n}").encode()
+    with staged.open("wb") as file:
+        file.write(body + b',\n "digest": "%s"\n}\n' % xxhash.xxh3_128_hexdigest(body).encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(staged, directory / MANIFEST)
+
+
+def is_intact(directory: Path) -> bool:
+    """Whether the manifest is as it was written; one of version 1.0 does not tell, and counts as intact."""
+    content = (directory / MANIFEST).read_bytes()
+    found = re.fullmatch(rb'(.*),\n "digest": "([0-9a-f]{32})"\n}\n', content, re.DOTALL)
+    if found is None:
+        return _Head.model_validate_json(content).version == "1.0"
+    return xxhash.xxh3_128_hexdigest(found[1]).encode() == found[2]

@@ -1,6 +1,7 @@
 """Reads bins: documents and windows of tokens as views of the memory-mapped shards."""
 
 import mmap
+import os
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
@@ -39,7 +40,7 @@ class Bins:
     """
 
     def __init__(self, path: str | Path, *, shuffled: bool = True) -> None:
-        self.path, self._shuffled = Path(path), shuffled
+        self.path, self._place, self._shuffled = Path(path), os.fspath(path), shuffled
         self.manifest = read_manifest(self.path)
         self.dtype = np.dtype(self.manifest.dtype)
         self.tokens = self.manifest.tokens  # end-of-document ids included
@@ -51,11 +52,13 @@ class Bins:
         self._first_document = [0, *accumulate(shard.documents for shard in shards)]
 
     def _check(self, shard: Shard) -> None:
-        file = self.path / shard.file
-        found = file.stat().st_size if file.is_file() else None
+        file = os.path.join(self._place, shard.file)  # a Path costs more than the look at the disk
+        try:
+            found = os.stat(file).st_size
+        except FileNotFoundError:
+            raise DataError(f"{file} is missing; make the bins again") from None
         if found != shard.size:
-            state = "is missing" if found is None else f"has {found} bytes, not {shard.size}"
-            raise DataError(f"{file} {state}; make the bins again")
+            raise DataError(f"{file} has {found} bytes, not {shard.size}; make the bins again")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self._shuffled)

@@ -1,13 +1,14 @@
 """Writes one shard file from batches of documents, in little memory whatever its size."""
 
+import io
 import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import xxhash
@@ -106,14 +107,31 @@ def _record_batch(columns: _Columns, about: Mapping[str, str]) -> Any:
     return pa.RecordBatch.from_arrays([lists, *numbers], schema=schema)
 
 
-def _write_arrow(path: Path, batch: Any) -> None:
+class _Hashed(io.RawIOBase):
+    """A file that is hashed as it is written, from its first byte to its last."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.hash, self._file = xxhash.xxh3_128(), file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self._file.write(data)
+
+
+def _write_arrow(path: Path, batch: Any) -> str:
+    """Writes a file that is on the disk when this returns; gives its hash."""
     import pyarrow as pa
 
     with path.open("wb") as file:
-        with pa.ipc.new_file(file, batch.schema) as writer:
+        hashed = _Hashed(file)
+        with pa.ipc.new_file(hashed, batch.schema) as writer:
             writer.write_batch(batch)
         file.flush()
         os.fsync(file.fileno())
+    return hashed.hash.hexdigest()
 
 
 def _positions(path: Path) -> dict[str, Any]:
@@ -129,22 +147,51 @@ def _positions(path: Path) -> dict[str, Any]:
         return {f"{name}_at": buffer.address - start if buffer else 0 for name, buffer in buffers.items()}
 
 
-def write_shard(
-    path: Path, dtype: str, batches: Iterable[Batch], about: Mapping[str, str] | None = None
-) -> Shard:
-    """Writes documents as one shard file, complete on the disk under its name or not there at all.
+class ShardWriter:
+    """Writes one shard file: complete on the disk under its name after `finish`, and not there before.
 
     `about` is kept in the schema's metadata. The same documents give the same bytes, however batched.
     """
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    columns = _Columns(path.parent, dtype)
-    with ExitStack() as stack:
-        stack.callback(columns.close)
-        stack.callback(staged.unlink, missing_ok=True)
+
+    def __init__(self, path: Path, dtype: str, about: Mapping[str, str] | None = None) -> None:
+        self._path, self._about = path, about or {}
+        self._columns = _Columns(path.parent, dtype)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it holds so far."""
+        return self._columns.count
+
+    def append(self, batch: Batch) -> None:
+        """Adds documents; raises TypeError for ids of another type."""
+        self._columns.append(batch)
+
+    def finish(self) -> Shard:
+        """Writes the file; gives what the manifest says of it."""
+        staged = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        try:
+            digest = _write_arrow(staged, _record_batch(self._columns, self._about))
+            facts = self._columns.sums() | self._columns.hashes() | _positions(staged)
+            size = staged.stat().st_size
+            os.replace(staged, self._path)
+        finally:
+            staged.unlink(missing_ok=True)
+        return Shard.model_validate({"file": self._path.name, "size": size, "xxh3": digest} | facts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._columns.close()
+
+
+def write_shard(
+    path: Path, dtype: str, batches: Iterable[Batch], about: Mapping[str, str] | None = None
+) -> Shard:
+    """Writes documents as one shard file; see ShardWriter."""
+    with ShardWriter(path, dtype, about) as writer:
         for batch in batches:
-            columns.append(batch)
-        _write_arrow(staged, _record_batch(columns, about or {}))
-        facts = columns.sums() | columns.hashes() | _positions(staged)
-        shard = Shard.model_validate({"file": path.name, "size": staged.stat().st_size} | facts)
-        os.replace(staged, path)
-    return shard
+            writer.append(batch)
+        return writer.finish()
