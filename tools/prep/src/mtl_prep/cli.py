@@ -13,6 +13,7 @@ app = tool("mtl-prep", "From text to token bins.")
 Corpus = Annotated[
     list[Path], typer.Argument(help="Files (.jsonl, .txt, source code; also .gz, .zst) or directories.")
 ]
+BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.")]
 TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")]
 
 
@@ -65,7 +66,7 @@ def tokenize_corpus(
 
 @app.command("inspect")
 def inspect_bins(
-    path: Annotated[Path, typer.Argument(help="The directory of the bins.")],
+    path: BinsPath,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Shows what token bins hold."""
@@ -73,6 +74,18 @@ def inspect_bins(
 
     found = inspect.inspect(path)
     print(inspect.as_json(found) if json else report.inspected(found))
+
+
+@app.command("verify")
+def verify_bins(path: BinsPath) -> None:
+    """Proves that bins are whole: reads all of them, checks every hash and every rule of the format."""
+    import time
+
+    from mtl_prep import report, verify
+
+    began = time.monotonic()
+    print(report.verified(path, verify.check(path), time.monotonic() - began))
+    next_command(f"mtl-train --data {path} --model tiny --steps 200 --out runs/first")
 
 
 def main() -> NoReturn:

@@ -1,6 +1,7 @@
 """What the commands say when they are done: a few aligned lines that add up."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from mtl_common.bins import Manifest, Source
 from mtl_common.log import duration, quantity
@@ -67,6 +68,22 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
                 if lost
                 else "",
             ),
+        ]
+    )
+
+
+def verified(path: Path, manifest: Manifest, seconds: float) -> str:
+    """The summary of `verify`."""
+    size = sum(shard.size for shard in manifest.shards)
+    checked = "sizes, hashes, offsets, ids, ends of documents, sources and tokenizer"
+    return _lines(
+        [
+            *_what(manifest),
+            (
+                "read",
+                f"{quantity(size, 'bytes')} in {duration(seconds)}, {quantity(size / seconds, 'bytes')}/s",
+            ),
+            ("whole", f"{path}: {checked}"),
         ]
     )
 

@@ -24,7 +24,7 @@ from mtl_common.bins.manifest import (
     write_manifest,
 )
 from mtl_common.bins.reader import Bins, ShardView
-from mtl_common.bins.writer import Batch, ShardWriter, write_shard
+from mtl_common.bins.writer import Batch, ShardWriter, positions, write_shard
 
 __all__ = [
     "FORMAT",
@@ -42,6 +42,7 @@ __all__ = [
     "TokenizerFacts",
     "dtype_for",
     "is_intact",
+    "positions",
     "read_manifest",
     "write_manifest",
     "write_shard",

@@ -134,7 +134,7 @@ def _write_arrow(path: Path, batch: Any) -> str:
     return hashed.hash.hexdigest()
 
 
-def _positions(path: Path) -> dict[str, Any]:
+def positions(path: Path) -> dict[str, int]:
     """Where the buffers of a shard lie in its file."""
     import pyarrow as pa
 
@@ -171,7 +171,7 @@ class ShardWriter:
         staged = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
             digest = _write_arrow(staged, _record_batch(self._columns, self._about))
-            facts = self._columns.sums() | self._columns.hashes() | _positions(staged)
+            facts = self._columns.sums() | self._columns.hashes() | positions(staged)
             size = staged.stat().st_size
             os.replace(staged, self._path)
         finally:

@@ -1,0 +1,306 @@
+"""Whether finished bins are what their manifest says: every byte hashed, every rule of the format looked at.
+
+Shards are read piece by piece, so memory is the same whatever their size.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from mtl_common.bins import (
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    Shard,
+    ShardView,
+    is_intact,
+    positions,
+    read_manifest,
+)
+from mtl_common.errors import DataError
+from mtl_common.log import progress
+from mtl_common.tokenizers import load
+
+PIECE = 1 << 23  # bytes, ids or rows looked at together
+NAMED = 3  # documents of one shard that are named for one kind of damage
+TYPES = ("uint16", "uint32")
+
+Done = Callable[[int], None]
+
+
+@dataclass
+class Seen:
+    """What the shards so far held: documents of every source, and the place of the last one."""
+
+    documents: NDArray[np.int64]  # (sources,)
+    last: tuple[int, int] = (-1, -1)
+
+
+def _starts(length: int) -> range:
+    return range(0, length, PIECE)
+
+
+def _named(documents: Iterable[int], count: int, what: str) -> str:
+    """`documents 4, 7, 9 and 12 more hold ...`."""
+    first = [f"{document:,}" for document in documents][:NAMED]
+    more = f" and {count - len(first):,} more" if count > len(first) else ""
+    return f"document{'s' if count > 1 else ''} {', '.join(first)}{more} {what}"
+
+
+def _sums(manifest: Manifest) -> Iterator[str]:
+    """What the manifest says that cannot be true whatever the shards hold."""
+    facts, shards, sources = manifest.tokenizer, manifest.shards, manifest.sources
+    for name in ("documents", "tokens"):
+        said, held = getattr(manifest, name), sum(getattr(shard, name) for shard in shards)
+        if said != held:
+            yield f"it counts {said:,} {name}, its shards {held:,}"
+    of_sources = sum(source.documents for source in sources)
+    if manifest.documents != of_sources:
+        yield f"it counts {manifest.documents:,} documents, its sources {of_sources:,}"
+    for source in sources:
+        if source.records != source.documents + sum(source.bad.values()):
+            yield f"the {source.records:,} records of {source.path} are not its documents and bad records"
+    if manifest.dtype not in TYPES or facts.vocab_size - 1 > np.iinfo(manifest.dtype).max:
+        yield f"ids of type {manifest.dtype} do not hold a vocabulary of {facts.vocab_size:,}"
+    if not 0 <= facts.eod < facts.vocab_size:
+        yield f"the end of a document, {facts.eod}, is no id of a vocabulary of {facts.vocab_size:,}"
+
+
+def _files(path: Path, manifest: Manifest) -> Iterator[str]:
+    """Shards that are listed and not there, and the other way round."""
+    listed = Counter(shard.file for shard in manifest.shards)
+    for name, times in listed.items():
+        if times > 1:
+            yield f"{path / MANIFEST}: it lists {name} {times} times"
+    for found in sorted(path.glob("*.arrow")):
+        if found.name not in listed:
+            yield f"{found}: the manifest does not list it"
+
+
+def _tokenizer(path: Path, manifest: Manifest) -> Iterator[str]:
+    """What the bins' own tokenizer is, beside what the manifest says of it."""
+    try:
+        tokenizer = load(path)
+    except DataError as error:
+        yield str(error)
+        return
+    if tokenizer.fingerprint != manifest.tokenizer.fingerprint:
+        yield f"{path}: it is not the tokenizer that made the bins"
+    elif tokenizer.vocab_size != manifest.tokenizer.vocab_size:
+        yield (
+            f"{path}: it has {tokenizer.vocab_size:,} entries, the manifest says "
+            f"{manifest.tokenizer.vocab_size:,}"
+        )
+
+
+def _size(path: Path, shard: Shard) -> str | None:
+    if not path.is_file():
+        return "it is missing"
+    size = path.stat().st_size
+    state = "cut off" if size < shard.size else "too long"
+    return None if size == shard.size else f"it is {state}: {size:,} bytes instead of {shard.size:,}"
+
+
+def _metadata(manifest: Manifest, shard: Shard) -> dict[str, str]:
+    """What a shard says of itself."""
+    return {
+        "mtl.documents": str(shard.documents),
+        "mtl.tokens": str(shard.tokens),
+        "mtl.xxh3_tokens": shard.xxh3_tokens,
+        "mtl.xxh3_offsets": shard.xxh3_offsets,
+        "mtl.tokenizer": manifest.tokenizer.fingerprint,
+        "mtl.dtype": manifest.dtype,
+        "mtl.eod": str(manifest.tokenizer.eod),
+    }
+
+
+def _frame(path: Path, manifest: Manifest, shard: Shard) -> Iterator[str]:
+    """Whether Arrow opens the file and finds what the manifest says."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as source:
+            reader = pa.ipc.open_file(source)
+            metadata = reader.schema.metadata or {}
+            rows, batches = reader.get_batch(0).num_rows, reader.num_record_batches
+        found = positions(path)
+    except (pa.ArrowException, OSError, IndexError, KeyError) as error:
+        yield f"Arrow cannot open it: {error}"
+        return
+    if (batches, rows) != (1, shard.documents):
+        yield f"it has {batches} record batches and {rows:,} rows, not one of {shard.documents:,}"
+    for name, at in found.items():
+        if getattr(shard, name) != at:
+            yield f"{name} is {at} in the file, {getattr(shard, name)} in the manifest"
+    for name, value in _metadata(manifest, shard).items():
+        said = metadata.get(name.encode(), b"nothing").decode("utf-8", "replace")
+        if said != value:
+            yield f"its schema says {said} of {name}, the manifest {value}"
+
+
+def _file_hash(path: Path, done: Done) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+            done(len(piece))
+    return digest.hexdigest()
+
+
+def _hash(column: NDArray[Any]) -> str:
+    digest = xxhash.xxh3_128()
+    for start in _starts(len(column)):
+        digest.update(column[start : start + PIECE].view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _hashes(path: Path, view: ShardView, shard: Shard, done: Done) -> Iterator[str]:
+    whole = _file_hash(path, done)
+    if _hash(view.tokens) != shard.xxh3_tokens:
+        yield "its tokens do not match their hash"
+    elif _hash(view.offsets) != shard.xxh3_offsets:
+        yield "its offsets do not match their hash"
+    elif shard.xxh3 and whole != shard.xxh3:
+        yield "it does not match its hash: it is damaged outside its tokens and their offsets"
+
+
+def _offsets(offsets: NDArray[np.int64], tokens: int) -> Iterator[str]:
+    """Whether documents begin at 0, follow one another, and end where the tokens do."""
+    if offsets[0] != 0:
+        yield f"its first document begins at token {offsets[0]:,}, not at 0"
+    if offsets[-1] != tokens:
+        yield f"its last document ends at token {offsets[-1]:,}, not at {tokens:,}"
+    for start in _starts(len(offsets) - 1):
+        wrong = np.flatnonzero(np.diff(offsets[start : start + PIECE + 1]) <= 0) + start
+        if len(wrong):
+            yield _named(wrong.tolist(), len(wrong), "do not end after their beginning")
+            return
+
+
+class _Ends:
+    """The documents of a shard that break the rule of the end-of-document id."""
+
+    def __init__(self, view: ShardView, eod: int) -> None:
+        self._view, self._eod = view, eod
+        self.endless: list[int] = []
+        self.broken: list[int] = []
+
+    def look(self, start: int, ids: NDArray[Any]) -> None:
+        """Takes in the ids from token `start` on."""
+        offsets = self._view.offsets
+        first, last = np.searchsorted(offsets, [start, start + len(ids)], "right")
+        expected = np.zeros(len(ids), bool)
+        expected[offsets[first:last] - 1 - start] = True
+        wrong = np.flatnonzero((ids == self._eod) != expected)
+        documents = np.searchsorted(offsets, wrong + start, "right") - 1
+        self.endless += documents[expected[wrong]].tolist()
+        self.broken += np.unique(documents[~expected[wrong]]).tolist()
+
+    def problems(self) -> Iterator[str]:
+        """One sentence for each of the two kinds."""
+        if self.endless:
+            yield _named(self.endless, len(self.endless), f"not ended by the end-of-document id {self._eod}")
+        if self.broken:
+            yield _named(
+                self.broken, len(self.broken), f"with the end-of-document id {self._eod} before the end"
+            )
+
+
+def _ids(view: ShardView, shard: Shard, manifest: Manifest) -> Iterator[str]:
+    """Whether ids are of the vocabulary, and the end-of-document id stands at the ends alone."""
+    ends, largest = _Ends(view, manifest.tokenizer.eod), 0
+    for start in _starts(len(view.tokens)):
+        ids = view.tokens[start : start + PIECE]
+        largest = max(largest, int(ids.max()))
+        ends.look(start, ids)
+    if largest >= manifest.tokenizer.vocab_size:
+        yield f"its largest id is {largest:,}, of a vocabulary of {manifest.tokenizer.vocab_size:,}"
+    if largest != shard.largest_id:
+        yield f"its largest id is {largest:,}, the manifest says {shard.largest_id:,}"
+    yield from ends.problems()
+
+
+def _places(view: ShardView, seen: Seen) -> Iterator[str]:
+    """Whether documents come from listed sources, and from later and later places in them."""
+    for start in _starts(len(view.source)):
+        source = view.source[start : start + PIECE].astype(np.int64)
+        record = view.record[start : start + PIECE].astype(np.int64)
+        outside = np.flatnonzero(source >= len(seen.documents)) + start
+        if len(outside):
+            yield _named(outside.tolist(), len(outside), "come from a source that is not listed")
+            return
+        seen.documents += np.bincount(source, minlength=len(seen.documents))
+        step = np.diff(source, prepend=seen.last[0])
+        back = (step < 0) | ((step == 0) & (np.diff(record, prepend=seen.last[1]) <= 0))
+        seen.last = (int(source[-1]), int(record[-1]))
+        if back.any():
+            rows = np.flatnonzero(back) + start
+            yield _named(rows.tolist(), len(rows), "do not come after the ones before them in their source")
+            return
+
+
+def _shard(path: Path, manifest: Manifest, shard: Shard, seen: Seen, done: Done) -> Iterator[str]:
+    """All that is wrong with one shard; stops where the rest could not be told from its consequences."""
+    if problem := _size(path, shard):
+        yield problem
+        return
+    yield from _frame(path, manifest, shard)
+    try:
+        view = ShardView(path, shard, manifest.dtype, shuffled=False)
+    except ValueError:
+        yield "the manifest places its columns outside the file"
+        return
+    yield from _hashes(path, view, shard, done)
+    broken = list(_offsets(view.offsets, shard.tokens))
+    yield from broken or _ids(view, shard, manifest)
+    yield from _places(view, seen)
+
+
+def _by_source(manifest: Manifest, seen: Seen) -> Iterator[str]:
+    for source, held in zip(manifest.sources, seen.documents.tolist(), strict=True):
+        if source.documents != held:
+            yield f"{source.path}: the manifest counts {source.documents:,} documents, the shards {held:,}"
+
+
+def verify(path: Path, done: Done = lambda _: None) -> Iterator[str]:
+    """What is wrong with bins, a sentence each, naming file and document; nothing when they are whole.
+
+    `done` is told the bytes read since the last call. Raises DataError for what holds no bins at all.
+    """
+    manifest = read_manifest(path)
+    if not is_intact(path):
+        yield f"{path / MANIFEST}: it was changed after it was written"
+    wrong = list(_sums(manifest))
+    yield from (f"{path / MANIFEST}: {problem}" for problem in wrong)
+    yield from _files(path, manifest)
+    yield from _tokenizer(path / TOKENIZER, manifest)
+    if manifest.dtype not in TYPES:
+        return
+    seen, found = Seen(np.zeros(len(manifest.sources), np.int64)), False
+    for shard in manifest.shards:
+        for problem in _shard(path / shard.file, manifest, shard, seen, done):
+            found = True
+            yield f"{path / shard.file}: {problem}"
+    if not found:
+        yield from _by_source(manifest, seen)
+
+
+def check(path: Path) -> Manifest:
+    """Verifies bins and gives their manifest; raises DataError when anything is wrong, having printed it."""
+    manifest = read_manifest(path)
+    with progress("verify", sum(shard.size for shard in manifest.shards), "bytes") as shown:
+        problems = list(verify(path, shown.advance))
+    if len(problems) > 1:
+        for problem in problems:
+            print(f"problem: {problem}", file=sys.stderr)
+        raise DataError(f"{path} has {len(problems)} problems; restore it or make it again")
+    if problems:
+        raise DataError(f"{problems[0]}; restore it or make the bins again")
+    return manifest
