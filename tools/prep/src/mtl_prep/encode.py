@@ -1,6 +1,7 @@
 """From texts to the flat ids of documents, the end-of-document id after each."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,8 @@ from numpy.typing import NDArray
 from mtl_common.bins import Batch
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import Flat, Tokenizer
-from mtl_prep.records import EMPTY, NOT_ENCODABLE, Documents
-
-FEED = 1 << 22  # characters encoded at a time; libraries are fastest from one to eight million
+from mtl_prep.giants import FEED, long_document
+from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents
 
 
 def with_ends(flat: Flat, eod: int, dtype: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -42,24 +42,40 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[Flat, list[int]]:
     return (ids, offsets), [*early, *(len(halves[0]) + i for i in late)]
 
 
-def _feeds(found: Documents) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
-    """The texts and their places in runs of about FEED characters; a giant goes alone or last."""
+def _feeds(found: Documents) -> Iterator[slice]:
+    """The texts in runs of up to FEED characters; a longer one is alone."""
     start = size = 0
-    for i, text in enumerate(found.texts, 1):
-        size += len(text)
-        if size >= FEED or i == len(found.texts):
-            yield found.texts[start:i], found.places[start:i]
+    for i, text in enumerate(found.texts):
+        if size + len(text) > FEED and i > start:
+            yield slice(start, i)
             start, size = i, 0
+        size += len(text)
+    if found.texts:
+        yield slice(start, len(found.texts))
 
 
-def batches(tokenizer: Tokenizer, found: Documents, eod: int, dtype: str) -> Iterator[Batch]:
-    """The documents as ids; what gives no tokens goes to `found.bad`."""
-    for texts, places in _feeds(found):
-        (ids, offsets), failed = _encode(tokenizer, texts)
-        kept = np.diff(offsets) > 0
-        for i in np.flatnonzero(~kept):
-            found.bad.append((*places[i], NOT_ENCODABLE if i in failed else EMPTY))
-        # a dropped document is an empty span, so its end is the next one's start
-        out, ended = with_ends((ids, np.concatenate([offsets[:1], offsets[1:][kept]])), eod, dtype)
-        source, record = np.array(places, np.uint64).reshape(-1, 2)[kept].T
-        yield Batch(out, ended, source.astype(np.uint32), record)
+def _together(tokenizer: Tokenizer, found: Documents, run: slice, eod: int, dtype: str) -> Batch:
+    """Some documents as one batch."""
+    places = found.places[run]
+    (ids, offsets), failed = _encode(tokenizer, found.texts[run])
+    kept = np.diff(offsets) > 0
+    for i in np.flatnonzero(~kept):
+        found.bad.append((*places[i], NOT_ENCODABLE if i in failed else EMPTY))
+    # a dropped document is an empty span, so its end is the next one's start
+    out, ended = with_ends((ids, np.concatenate([offsets[:1], offsets[1:][kept]])), eod, dtype)
+    source, record = np.array(places, np.uint64).reshape(-1, 2)[kept].T
+    return Batch(out, ended, source.astype(np.uint32), record)
+
+
+def batches(tokenizer: Tokenizer, found: Documents, eod: int, dtype: str, directory: Path) -> Iterator[Batch]:
+    """The documents as ids, long ones kept in `directory` for now; what has no tokens goes to `found.bad`."""
+    for run in _feeds(found):
+        text, place = found.texts[run.start], found.places[run.start]
+        if len(text) <= FEED:
+            yield _together(tokenizer, found, run, eod, dtype)
+            continue
+        try:
+            with long_document(tokenizer, [text], place, eod, dtype, directory) as batch:
+                yield batch
+        except BadRecordError as bad:
+            found.bad.append((*place, str(bad)))

@@ -1,4 +1,4 @@
-"""The ids of one long text that comes in pieces, in the memory of a piece: those of the text as a whole.
+"""One long document, in the memory of a piece of it: its ids are those of the text as a whole.
 
 A tokenizer first cuts text into words, so a text may be cut between words and its parts encoded one by one.
 Where words end depends on the tokenizer: places that look like the end of a word are tried, and one is taken
@@ -6,16 +6,24 @@ when the text around it has the same ids whole as in two parts.
 """
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mtl_common.bins import SHARD_TOKENS, Batch
+from mtl_common.errors import DataError
 from mtl_common.tokenizers import Tokenizer
+from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError
 
 FEED = 1 << 22  # characters encoded at a time; libraries are fastest from one to eight million
 UNCUT = 1 << 24  # characters without a place to cut that are still encoded as one, in up to a gigabyte
 AROUND = 512  # characters on each side of a cut that show whether it changes ids
+UNCUTTABLE = f"longer than {UNCUT:,} characters with no place to cut"
+TOO_LONG = f"longer than {SHARD_TOKENS:,} tokens"
 TRIED = 32  # places in one feed
 WORD_END = re.compile(r"(?<=[^\W\d_])(?=[ \n][^\W\d_])")
 OTHER_END = re.compile(r"(?<=[^\W\d_])(?=[^\w\s])|(?<=\S)(?=\n\S)")
@@ -23,12 +31,11 @@ OTHER_END = re.compile(r"(?<=[^\W\d_])(?=[^\w\s])|(?<=\S)(?=\n\S)")
 Ids = NDArray[np.uint32]
 
 
-class UncuttableError(Exception):
-    """A text with a run of more than UNCUT characters that no tokenizer could be given in parts."""
-
-
 def _ids(tokenizer: Tokenizer, text: str) -> Ids:
-    return tokenizer.encode_batch([text])[0]
+    try:
+        return tokenizer.encode_batch([text])[0]
+    except DataError:
+        raise BadRecordError(NOT_ENCODABLE) from None
 
 
 def _holds(tokenizer: Tokenizer, text: str, end: int, start: int) -> bool:
@@ -40,15 +47,14 @@ def _holds(tokenizer: Tokenizer, text: str, end: int, start: int) -> bool:
 
 def _places(text: str) -> Iterator[int]:
     """Places near the end of a text where a word may end, the likeliest first."""
+    last = len(text) - AROUND
     for pattern in (WORD_END, OTHER_END):
-        size = AROUND * TRIED
-        while size < 4 * len(text):
-            first = max(len(text) - size, 0)
-            found = [place.start() for place in pattern.finditer(text, first + 1, len(text) - AROUND)]
-            if found:
-                yield from reversed(found[-TRIED:])
-                break
-            size *= 8
+        size, first, found = AROUND, last, list[int]()
+        while not found and first > 1:
+            size *= TRIED
+            first = max(last - size, 1)
+            found = [place.start() for place in pattern.finditer(text, first, last)]
+        yield from reversed(found[-TRIED:])
 
 
 def _cut(tokenizer: Tokenizer, text: str) -> tuple[int, int] | None:
@@ -66,8 +72,8 @@ def _cut(tokenizer: Tokenizer, text: str) -> tuple[int, int] | None:
 def streamed(tokenizer: Tokenizer, pieces: Iterable[str], feed: int = FEED) -> Iterator[Ids]:
     """The ids of the text that `pieces` make up, a feed of about `feed` characters at a time.
 
-    Raises UncuttableError for more than UNCUT characters in which no place to cut is found, and what
-    `encode_batch` raises.
+    Raises BadRecordError for more than UNCUT characters in which no place to cut is found, and for what the
+    library cannot encode.
     """
     waiting, wanted = "", feed
     for piece in pieces:
@@ -78,7 +84,33 @@ def streamed(tokenizer: Tokenizer, pieces: Iterable[str], feed: int = FEED) -> I
                 yield _ids(tokenizer, waiting[: found[0]])
                 waiting, wanted = waiting[found[1] :], feed
             elif wanted >= UNCUT:
-                raise UncuttableError
+                raise BadRecordError(UNCUTTABLE)
             else:
                 wanted *= 2
     yield _ids(tokenizer, waiting)
+
+
+@contextmanager
+def long_document(
+    tokenizer: Tokenizer, pieces: Iterable[str], place: tuple[int, int], eod: int, dtype: str, directory: Path
+) -> Iterator[Batch]:
+    """One document as a batch whose ids lie in a nameless file of `directory` until the context ends.
+
+    `place` is its source and record. Raises BadRecordError when there is no such document.
+    """
+    with tempfile.TemporaryFile(dir=directory) as file:
+        count = 0
+        for ids in streamed(tokenizer, pieces):
+            file.write(ids.astype(dtype).data)
+            count += len(ids)
+            if count >= SHARD_TOKENS:
+                raise BadRecordError(TOO_LONG)
+        if not count:
+            raise BadRecordError(EMPTY)
+        file.write(np.array([eod], dtype).data)
+        file.flush()
+        whole = np.memmap(file, dtype, "r")
+        source, record = place
+        yield Batch(
+            whole, np.array([0, len(whole)]), np.array([source], np.uint32), np.array([record], np.uint64)
+        )

@@ -89,8 +89,9 @@ class Worker:
         if self._tokenizer is None:
             self._tokenizer = load(job.out / "tokenizer", fast=job.fast)
         characters = sum(map(len, found.texts))
-        path = job.out / WORK / f"{unit.name}.arrow"
-        shard = write_shard(path, job.dtype, batches(self._tokenizer, found, job.eod, job.dtype))
+        work = job.out / WORK
+        made = batches(self._tokenizer, found, job.eod, job.dtype, work)
+        shard = write_shard(work / f"{unit.name}.arrow", job.dtype, made)
         note = {
             "records": records,
             "documents": shard.documents,
