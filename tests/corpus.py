@@ -43,8 +43,13 @@ def make_bins(
     *,
     eod: int = 0,
     shard_tokens: int = 1 << 20,
+    loss: Sequence[Sequence[int]] | None = None,
+    sentences: Sequence[Sequence[int]] | None = None,
 ) -> Path:
-    """Writes finished bins of documents given as ids without the end; the tokenizer directory stays empty."""
+    """Writes finished bins of documents given as ids without the end; the tokenizer directory stays empty.
+
+    `loss` has a number for every id, the end's too; `sentences` say where they begin in each document.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / bins.TOKENIZER).mkdir()
     dtype = bins.dtype_for(vocab_size)
@@ -61,7 +66,11 @@ def make_bins(
             close()
         array = np.array([*ids, eod], dtype)
         offsets, source = np.array([0, len(array)], np.int64), np.zeros(1, np.uint32)
-        group.append(bins.Batch(array, offsets, source, np.array([record], np.uint64)))
+        counted = np.array(loss[record], np.uint8) if loss else None
+        starts = np.array(sentences[record], np.uint32) if sentences else None
+        kept = None if starts is None else bins.Sentences(starts, np.array([0, len(starts)], np.int64))
+        place = np.array([record], np.uint64)
+        group.append(bins.Batch(array, offsets, source, place, loss=counted, sentences=kept))
     close()
     count, tokens = len(documents), sum(shard.tokens for shard in shards)
     only = bins.Source(path="x", size=1, xxh3="", records=count, documents=count, bad={}, repaired={})

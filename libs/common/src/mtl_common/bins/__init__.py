@@ -1,13 +1,15 @@
 """Token bins: documents as token ids in Arrow files, with a manifest that makes them a dataset.
 
 A shard is an Arrow IPC file of one record batch, a row a document: `tokens` (its ids, the end-of-document id
-last), `source` (which input file) and `record` (which line of it). Any Arrow reader opens it. Our reader
+last), `source` (which input file) and `record` (which line of it); where asked for, `loss` (which of the ids
+count as labels) and `sentences` (where they begin). Any Arrow reader opens it. Our reader
 knows from the manifest where the buffers lie in the file and slices the memory map itself: a window is a
 view, with no Arrow call and no copy.
 
 Leaves out compression (a compressed buffer cannot be mapped) and every order but the one of the corpus.
 """
 
+from mtl_common.bins.columns import Batch, Sentences
 from mtl_common.bins.manifest import (
     FORMAT,
     MANIFEST,
@@ -24,7 +26,7 @@ from mtl_common.bins.manifest import (
     write_manifest,
 )
 from mtl_common.bins.reader import Bins, ShardView
-from mtl_common.bins.writer import Batch, ShardWriter, positions, write_shard
+from mtl_common.bins.writer import ShardWriter, positions, write_shard
 
 __all__ = [
     "FORMAT",
@@ -35,6 +37,7 @@ __all__ = [
     "Batch",
     "Bins",
     "Manifest",
+    "Sentences",
     "Shard",
     "ShardView",
     "ShardWriter",

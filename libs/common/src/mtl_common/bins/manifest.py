@@ -26,7 +26,8 @@ class Record(BaseModel):
 class Shard(Record):
     """One shard file. `*_at` are the positions of its buffers in the file, in bytes; hashes are xxh3-128.
 
-    `xxh3` is of the whole file; bins older than 1.1 have none.
+    `xxh3` is of the whole file; bins older than 1.1 have none. What is None belongs to a column that the
+    shard does not have. `loss_tokens` tokens count as labels; `one_sentence` documents have no second one.
     """
 
     file: str
@@ -41,6 +42,15 @@ class Shard(Record):
     offsets_at: int
     source_at: int
     record_at: int
+    loss_tokens: int | None = None
+    xxh3_loss: str | None = None
+    loss_at: int | None = None
+    sentences: int | None = None
+    one_sentence: int | None = None
+    xxh3_sentences: str | None = None
+    xxh3_sentence_offsets: str | None = None
+    sentences_at: int | None = None
+    sentence_offsets_at: int | None = None
 
 
 class Source(Record):
@@ -117,7 +127,7 @@ def read_manifest(directory: Path) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Makes the directory finished bins, by one rename; its last line holds the hash of those before it."""
     staged = directory / f".{MANIFEST}.tmp"
-    body = manifest.model_dump_json(indent=1).removesuffix("\n}").encode()
+    body = manifest.model_dump_json(indent=1, exclude_none=True).removesuffix("\n}").encode()
     with staged.open("wb") as file:
         file.write(body + b',\n "digest": "%s"\n}\n' % xxhash.xxh3_128_hexdigest(body).encode())
         file.flush()

@@ -15,7 +15,12 @@ from mtl_common.errors import DataError
 
 
 class ShardView:
-    """One shard file, mapped into memory: its columns as arrays over the map."""
+    """One shard file, mapped into memory: its columns as arrays over the map.
+
+    `tokens` (tokens,) and `offsets` (documents + 1,): document i is `tokens[offsets[i] : offsets[i + 1]]`;
+    `source`, `record` (documents,). `loss` (tokens,), `sentences` (sentences,) and `sentence_offsets`
+    (documents + 1,) are None in a shard without them.
+    """
 
     def __init__(self, path: Path, shard: Shard, dtype: str, *, shuffled: bool = True) -> None:
         with path.open("rb") as file:
@@ -31,10 +36,20 @@ class ShardView:
         self.offsets = column("int64", shard.documents + 1, shard.offsets_at)
         self.source = column("uint32", shard.documents, shard.source_at)
         self.record = column("uint64", shard.documents, shard.record_at)
+        self.loss = None if shard.loss_at is None else column("uint8", shard.tokens, shard.loss_at)
+        self.sentences = self.sentence_offsets = None
+        if shard.sentences_at is not None and shard.sentence_offsets_at is not None:
+            self.sentences = column("uint32", shard.sentences or 0, shard.sentences_at)
+            self.sentence_offsets = column("int64", shard.documents + 1, shard.sentence_offsets_at)
 
 
 class Bins:
     """Finished token bins: `len()` documents in the order of the corpus, their tokens one stream.
+
+        bins = Bins("bins")
+        bins.document(7)           # (n,) uint16 or uint32, the ids of a document
+        bins.loss(7)               # (n,) uint8, 1 where the id counts as a label
+        bins.window(1000, 2049)    # (2049,) ids of the stream, whatever documents they belong to
 
     Pickles as its path. Raises DataError when the directory holds no finished bins or lacks part of a shard.
     """
@@ -45,6 +60,8 @@ class Bins:
         self.dtype = np.dtype(self.manifest.dtype)
         self.tokens = self.manifest.tokens  # end-of-document ids included
         shards = self.manifest.shards
+        self.has_loss = all(shard.loss_at is not None for shard in shards)  # if not, every token counts
+        self.has_sentences = all(shard.sentences_at is not None for shard in shards)
         for shard in shards:
             self._check(shard)
         self._views: list[ShardView | None] = [None] * len(shards)
@@ -98,9 +115,30 @@ class Bins:
         return self.shard(index), document - self._first_document[index], self._first_token[index]
 
     def document(self, index: int) -> NDArray[Any]:
-        """The ids of one document, the end-of-document id last; a view."""
+        """The ids of one document, (n,) of `dtype`, the end-of-document id last; a view."""
         view, row, _ = self._locate(index)
         return view.tokens[view.offsets[row] : view.offsets[row + 1]]
+
+    def loss(self, index: int) -> NDArray[np.uint8]:
+        """Which ids of one document count as labels, (n,): 1 or 0, all 1 where the bins do not say.
+
+        In a document of a source and a target, the target begins at the first 1.
+        """
+        view, row, _ = self._locate(index)
+        start, stop = view.offsets[row], view.offsets[row + 1]
+        return np.ones(stop - start, np.uint8) if view.loss is None else view.loss[start:stop]
+
+    def sentences(self, index: int) -> NDArray[np.uint32]:
+        """The positions in one document at which its sentences begin, (sentences,), the first is 0.
+
+        The last sentence ends before the end-of-document id. Raises DataError for bins that do not keep them.
+        """
+        view, row, _ = self._locate(index)
+        if view.sentences is None or view.sentence_offsets is None:
+            raise DataError(
+                f"{self.path} does not say where sentences begin; make it with mtl-prep tokenize --sentences"
+            )
+        return view.sentences[view.sentence_offsets[row] : view.sentence_offsets[row + 1]]
 
     def origin(self, index: int) -> tuple[str, int]:
         """The input file of a document, and its line (or record) there, from 0."""
@@ -118,15 +156,24 @@ class Bins:
         return before + int(view.offsets[row])
 
     def window(self, start: int, n: int) -> NDArray[Any]:
-        """The `n` ids from token position `start` on: a view inside a shard, a copy across shards."""
+        """The `n` ids from token position `start` on, (n,): a view inside a shard, a copy across shards."""
+        return self._window("tokens", start, n)
+
+    def window_loss(self, start: int, n: int) -> NDArray[np.uint8]:
+        """Which of the `n` ids from token position `start` on count as labels, (n,); see `loss`."""
+        return self._window("loss", start, n) if self.has_loss else np.ones(n, np.uint8)
+
+    def _window(self, column: str, start: int, n: int) -> NDArray[Any]:
         if start < 0 or n < 0 or start + n > self.tokens:
             raise IndexError(f"tokens {start}:{start + n} of {self.tokens}")
         index = bisect_right(self._first_token, start, hi=len(self._views)) - 1
         at = start - self._first_token[index]
+        values: NDArray[Any] = getattr(self.shard(index), column)
         if start + n <= self._first_token[index + 1]:
-            return self.shard(index).tokens[at : at + n]
-        head = self.shard(index).tokens[at:]
-        return np.concatenate([head, self.window(start + len(head), n - len(head))])
+            return values[at : at + n]
+        return np.concatenate(
+            [values[at:], self._window(column, start + len(values) - at, n - len(values) + at)]
+        )
 
 
 def _reopen(path: Path, shuffled: bool) -> Bins:
