@@ -28,7 +28,7 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_common.tokenizers import load
 
-PIECE = 1 << 23  # bytes, ids or rows looked at together
+PIECE = 1 << 20  # bytes, ids or rows looked at together: what fits a cache
 NAMED = 3  # documents of one shard that are named for one kind of damage
 TYPES = ("uint16", "uint32")
 
@@ -48,10 +48,10 @@ def _starts(length: int) -> range:
 
 
 def _named(documents: Iterable[int], count: int, what: str) -> str:
-    """`documents 4, 7, 9 and 12 more hold ...`."""
+    """`documents 4, 7, 9 and 12 more: ...`."""
     first = [f"{document:,}" for document in documents][:NAMED]
     more = f" and {count - len(first):,} more" if count > len(first) else ""
-    return f"document{'s' if count > 1 else ''} {', '.join(first)}{more} {what}"
+    return f"document{'s' if count > 1 else ''} {', '.join(first)}{more}: {what}"
 
 
 def _sums(manifest: Manifest) -> Iterator[str]:
@@ -110,11 +110,10 @@ def _size(path: Path, shard: Shard) -> str | None:
 
 def _metadata(manifest: Manifest, shard: Shard) -> dict[str, str]:
     """What a shard says of itself."""
-    return {
+    hashes = {f"mtl.{name}": digest for name, digest in shard if name.startswith("xxh3_") and digest}
+    return hashes | {
         "mtl.documents": str(shard.documents),
         "mtl.tokens": str(shard.tokens),
-        "mtl.xxh3_tokens": shard.xxh3_tokens,
-        "mtl.xxh3_offsets": shard.xxh3_offsets,
         "mtl.tokenizer": manifest.tokenizer.fingerprint,
         "mtl.dtype": manifest.dtype,
         "mtl.eod": str(manifest.tokenizer.eod),
@@ -131,7 +130,7 @@ def _frame(path: Path, manifest: Manifest, shard: Shard) -> Iterator[str]:
             metadata = reader.schema.metadata or {}
             rows, batches = reader.get_batch(0).num_rows, reader.num_record_batches
         found = positions(path)
-    except (pa.ArrowException, OSError, IndexError, KeyError) as error:
+    except (pa.ArrowException, ValueError, OSError, KeyError) as error:
         yield f"Arrow cannot open it: {error}"
         return
     if (batches, rows) != (1, shard.documents):
@@ -161,14 +160,12 @@ def _hash(column: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _hashes(path: Path, view: ShardView, shard: Shard, done: Done) -> Iterator[str]:
-    whole = _file_hash(path, done)
-    if _hash(view.tokens) != shard.xxh3_tokens:
-        yield "its tokens do not match their hash"
-    elif _hash(view.offsets) != shard.xxh3_offsets:
-        yield "its offsets do not match their hash"
-    elif shard.xxh3 and whole != shard.xxh3:
-        yield "it does not match its hash: it is damaged outside its tokens and their offsets"
+def _hashes(view: ShardView, shard: Shard, whole: str) -> Iterator[str]:
+    named = {name: digest for name, digest in shard if name.startswith("xxh3_") and digest}
+    wrong = [name[5:] for name, digest in named.items() if _hash(getattr(view, name[5:])) != digest]
+    yield from (f"its {name.replace('_', ' ')} do not match their hash" for name in wrong)
+    if shard.xxh3 and whole != shard.xxh3 and not wrong:
+        yield f"it does not match its hash: it is damaged outside {', '.join(name[5:] for name in named)}"
 
 
 def _offsets(offsets: NDArray[np.int64], tokens: int) -> Iterator[str]:
@@ -180,7 +177,7 @@ def _offsets(offsets: NDArray[np.int64], tokens: int) -> Iterator[str]:
     for start in _starts(len(offsets) - 1):
         wrong = np.flatnonzero(np.diff(offsets[start : start + PIECE + 1]) <= 0) + start
         if len(wrong):
-            yield _named(wrong.tolist(), len(wrong), "do not end after their beginning")
+            yield _named(wrong.tolist(), len(wrong), "no end after the beginning")
             return
 
 
@@ -234,7 +231,7 @@ def _places(view: ShardView, seen: Seen) -> Iterator[str]:
         record = view.record[start : start + PIECE].astype(np.int64)
         outside = np.flatnonzero(source >= len(seen.documents)) + start
         if len(outside):
-            yield _named(outside.tolist(), len(outside), "come from a source that is not listed")
+            yield _named(outside.tolist(), len(outside), "from a source that is not listed")
             return
         seen.documents += np.bincount(source, minlength=len(seen.documents))
         step = np.diff(source, prepend=seen.last[0])
@@ -242,7 +239,9 @@ def _places(view: ShardView, seen: Seen) -> Iterator[str]:
         seen.last = (int(source[-1]), int(record[-1]))
         if back.any():
             rows = np.flatnonzero(back) + start
-            yield _named(rows.tolist(), len(rows), "do not come after the ones before them in their source")
+            yield _named(
+                rows.tolist(), len(rows), "not after the one before in the order of sources and records"
+            )
             return
 
 
@@ -251,13 +250,15 @@ def _shard(path: Path, manifest: Manifest, shard: Shard, seen: Seen, done: Done)
     if problem := _size(path, shard):
         yield problem
         return
-    yield from _frame(path, manifest, shard)
     try:
         view = ShardView(path, shard, manifest.dtype, shuffled=False)
     except ValueError:
         yield "the manifest places its columns outside the file"
         return
-    yield from _hashes(path, view, shard, done)
+    whole = _file_hash(path, done)
+    yield from _hashes(view, shard, whole)
+    if shard.xxh3 in ("", whole):  # what Arrow makes of damaged files is not worth telling
+        yield from _frame(path, manifest, shard)
     broken = list(_offsets(view.offsets, shard.tokens))
     yield from broken or _ids(view, shard, manifest)
     yield from _places(view, seen)
