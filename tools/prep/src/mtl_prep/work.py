@@ -6,7 +6,7 @@ order, into the shards of the bins.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -117,11 +117,5 @@ class Worker:
         """The documents of a span, their records numbered by the line of the whole file."""
         shard = Shard.model_validate(self._journal.read(span.unit)["shard"])
         view = ShardView(self._job.out / WORK / shard.file, shard, self._job.dtype, shuffled=False)
-        offsets = view.offsets[span.first : span.last + 1]
-        rows = slice(span.first, span.last)
-        return Batch(
-            ids=view.tokens[offsets[0] : offsets[-1]],
-            offsets=offsets - offsets[0],
-            source=view.source[rows],
-            record=view.record[rows] + np.uint64(span.line),
-        )
+        batch = view.batch(span.first, span.last)
+        return replace(batch, record=batch.record + np.uint64(span.line))

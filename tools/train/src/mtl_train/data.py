@@ -36,7 +36,7 @@ class Loader:
         micro_batch: samples a forward pass.
         dp: the axis that shares them out.
         device: where tensors are wanted.
-        eod: do not ask the model what follows this token; None asks everything.
+        eod: do not ask the model what follows this token; None asks everything that counts by the bins.
     """
 
     bins: Bins
@@ -54,11 +54,16 @@ class Loader:
     def _read(self, samples: Sequence[int]) -> MicroBatch:
         length = self.order.seq + 1
         windows = np.empty((len(samples), length), np.int64)  # (B, T+1)
-        for row, sample in zip(windows, samples, strict=True):
-            row[:] = self.bins.window(self.order.position(sample), length)
+        counted = np.ones((len(samples), length), np.uint8)  # (B, T+1)
+        for row, loss, sample in zip(windows, counted, samples, strict=True):
+            start = self.order.position(sample)
+            row[:] = self.bins.window(start, length)
+            if self.bins.has_loss:
+                loss[:] = self.bins.window_loss(start, length)
         read = torch.from_numpy(windows).to(self.device)
         tokens, labels = read[:, :-1].contiguous(), read[:, 1:].contiguous()  # (B, T)
-        mask = (
-            torch.ones(tokens.shape, device=self.device) if self.eod is None else (tokens != self.eod).float()
-        )
+        # what counts is the label, the token after the one that the model reads
+        mask = torch.from_numpy(counted[:, 1:].astype(np.float32)).to(self.device)  # (B, T)
+        if self.eod is not None:
+            mask *= tokens != self.eod
         return MicroBatch(tokens, labels, mask)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mtl_common.bins.columns import Batch, Sentences
 from mtl_common.bins.manifest import TOKENIZER, Shard, read_manifest
 from mtl_common.errors import DataError
 
@@ -41,6 +42,24 @@ class ShardView:
         if shard.sentences_at is not None and shard.sentence_offsets_at is not None:
             self.sentences = column("uint32", shard.sentences or 0, shard.sentences_at)
             self.sentence_offsets = column("int64", shard.documents + 1, shard.sentence_offsets_at)
+
+    def batch(self, first: int, last: int) -> Batch:
+        """The documents `first:last` with all their columns, as a writer takes them; no ids are copied."""
+        offsets, rows = self.offsets[first : last + 1], slice(first, last)
+        return Batch(
+            ids=self.tokens[offsets[0] : offsets[-1]],
+            offsets=offsets - offsets[0],
+            source=self.source[rows],
+            record=self.record[rows],
+            loss=None if self.loss is None else self.loss[offsets[0] : offsets[-1]],
+            sentences=self._sentences(first, last),
+        )
+
+    def _sentences(self, first: int, last: int) -> Sentences | None:
+        if self.sentences is None or self.sentence_offsets is None:
+            return None
+        offsets = self.sentence_offsets[first : last + 1]
+        return Sentences(self.sentences[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 class Bins:
