@@ -41,7 +41,7 @@ def sample(corpus: Corpus, text_key: str) -> list[str]:
     reasons: Counter[str] = Counter()
     for found in documents(corpus.sources, text_key, 1 << 20):
         texts += [text[:CHECKED_CHARACTERS] for text in found.texts[: CHECKED_DOCUMENTS - len(texts)]]
-        reasons.update(reason for _, _, reason in found.bad)
+        reasons.update(found.reasons())
         if len(texts) >= CHECKED_DOCUMENTS or (reasons.total() >= HOPELESS_RECORDS and not texts):
             break
     if not texts:

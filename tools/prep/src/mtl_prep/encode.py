@@ -1,6 +1,7 @@
 """From texts to the flat ids of documents, the end-of-document id after each."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from mtl_common.bins import Batch
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import Flat, Tokenizer
 from mtl_prep.giants import FEED, long_document
-from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents
+from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents, Giant
 
 
 def with_ends(flat: Flat, eod: int, dtype: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -60,22 +61,33 @@ def _together(tokenizer: Tokenizer, found: Documents, run: slice, eod: int, dtyp
     (ids, offsets), failed = _encode(tokenizer, found.texts[run])
     kept = np.diff(offsets) > 0
     for i in np.flatnonzero(~kept):
-        found.bad.append((*places[i], NOT_ENCODABLE if i in failed else EMPTY))
+        found.refuse(*places[i], NOT_ENCODABLE if i in failed else EMPTY)
     # a dropped document is an empty span, so its end is the next one's start
     out, ended = with_ends((ids, np.concatenate([offsets[:1], offsets[1:][kept]])), eod, dtype)
     source, record = np.array(places, np.uint64).reshape(-1, 2)[kept].T
     return Batch(out, ended, source.astype(np.uint32), record)
 
 
+def _long(
+    tokenizer: Tokenizer, found: Documents, long: Giant, eod: int, dtype: str, directory: Path
+) -> Iterator[Batch]:
+    """One long document as a batch, or none when it is refused."""
+    place = (long.source, long.record)
+    try:
+        with long_document(tokenizer, long.pieces(), place, eod, dtype, directory) as batch:
+            yield batch
+    except BadRecordError as bad:
+        found.refuse(*place, str(bad))
+
+
 def batches(tokenizer: Tokenizer, found: Documents, eod: int, dtype: str, directory: Path) -> Iterator[Batch]:
-    """The documents as ids, long ones kept in `directory` for now; what has no tokens goes to `found.bad`."""
+    """The documents as ids, long ones kept in `directory` for now; what has no tokens is refused."""
     for run in _feeds(found):
         text, place = found.texts[run.start], found.places[run.start]
         if len(text) <= FEED:
             yield _together(tokenizer, found, run, eod, dtype)
-            continue
-        try:
-            with long_document(tokenizer, [text], place, eod, dtype, directory) as batch:
-                yield batch
-        except BadRecordError as bad:
-            found.bad.append((*place, str(bad)))
+        else:
+            long = Giant(*place, partial(iter, [text]))
+            yield from _long(tokenizer, found, long, eod, dtype, directory)
+    if found.giant is not None:
+        yield from _long(tokenizer, found, found.giant, eod, dtype, directory)

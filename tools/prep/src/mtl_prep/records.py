@@ -1,6 +1,7 @@
 """From bytes to documents: JSON lines and whole texts, each record a document or bad for a counted reason."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,11 @@ NO_TEXT = "no text"
 NOT_STRING = "text not a string"
 NOT_ENCODABLE = "not encodable"
 LONE_SURROGATE = "lone surrogate"
+PASSED = frozenset({EMPTY})  # no documents, and nothing to mend: counted, and not held against anyone
+SHOWN = 1000  # bytes of a bad record that are kept
+
+Place = tuple[int, int]  # source, record
+Bad = tuple[int, int, str, str]  # source, record, reason, the start of what stands there
 
 
 @dataclass(frozen=True)
@@ -31,28 +37,79 @@ class Block:
     consumed: int
 
 
+@dataclass(frozen=True)
+class Giant:
+    """One document that is too large to hold: its text comes in pieces, from the start at each call.
+
+    It was read through before it is offered, so it is a good record and its pieces raise no BadRecordError.
+    U+FFFD already stands where something was mended; line ends of a plain text are LF.
+    """
+
+    source: int
+    record: int
+    pieces: Callable[[], Iterator[str]]
+
+
 @dataclass
 class Documents:
-    """Texts with their place, and the records that gave none."""
+    """Texts with their place, and the records that gave none; `giant`, if any, is a document after all texts.
+
+    `passed` and `repaired` count by source and reason; only what is bad is kept one by one.
+    """
 
     texts: list[str] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # source, record
-    bad: list[tuple[int, int, str]] = field(default_factory=list)  # source, record, reason
-    repaired: list[tuple[int, int, str]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    giant: Giant | None = None
+    bad: list[Bad] = field(default_factory=list)
+    passed: Counter[tuple[int, str]] = field(default_factory=Counter)
+    repaired: Counter[tuple[int, str]] = field(default_factory=Counter)
     lines: int = 0
 
     @property
     def records(self) -> int:
         """How many records were read."""
-        return len(self.texts) + len(self.bad)
+        return len(self.texts) + (self.giant is not None) + len(self.bad) + self.passed.total()
 
     def add(self, source: int, record: int, text: str) -> None:
-        """Takes a text in; one that is empty is a bad record."""
+        """Takes a text in; one that is empty is no document."""
         if text:
             self.texts.append(text)
             self.places.append((source, record))
         else:
-            self.bad.append((source, record, EMPTY))
+            self.passed[source, EMPTY] += 1
+
+    def refuse(self, source: int, record: int, reason: str, raw: bytes = b"") -> None:
+        """Counts a record that gives no document; `raw` is what a person needs to see to mend it."""
+        if reason in PASSED:
+            self.passed[source, reason] += 1
+        else:
+            self.bad.append((source, record, reason, raw[:SHOWN].decode("utf-8", "backslashreplace")))
+
+    def mend(self, source: int, what: str) -> None:
+        """Counts a record that was mended."""
+        self.repaired[source, what] += 1
+
+    def by_source(self) -> dict[int, int]:
+        """Source -> how many records were read of it."""
+        counts = Counter(source for source, _ in self.places)
+        counts.update(source for source, *_ in self.bad)
+        for (source, _), count in self.passed.items():
+            counts[source] += count
+        if self.giant is not None:
+            counts[self.giant.source] += 1
+        return dict(counts)
+
+    def reasons(self) -> Counter[str]:
+        """Why records gave no document, and how often."""
+        counts = Counter(reason for _, _, reason, _ in self.bad)
+        for (_, reason), count in self.passed.items():
+            counts[reason] += count
+        return counts
+
+    def trouble(self) -> dict[str, list[Any]]:
+        """What a journal keeps of the records that gave no document, or a mended one."""
+        passed, repaired = ([[*key, n] for key, n in c.items()] for c in (self.passed, self.repaired))
+        return {"bad": self.bad, "passed": passed, "repaired": repaired}
 
 
 class BadRecordError(Exception):
@@ -120,13 +177,13 @@ def _add_line(found: Documents, source: int, number: int, line: bytes, key: str)
     try:
         text = _second_look(line, key)
     except BadRecordError as bad:
-        found.bad.append((source, number, str(bad)))
+        found.refuse(source, number, str(bad), line)
         return
     if text is None:
         return
     mended = _mended(text)
     if mended != text:
-        found.repaired.append((source, number, LONE_SURROGATE))
+        found.mend(source, LONE_SURROGATE)
     found.add(source, number, mended)
 
 
@@ -156,7 +213,7 @@ def from_texts(sources: list[tuple[int, Source]], raw: Callable[[int, bytes], No
         try:
             text = content.removeprefix(BOM).decode("utf-8")
         except UnicodeDecodeError:
-            found.bad.append((index, 0, NOT_UTF8))
+            found.refuse(index, 0, NOT_UTF8, content)
         else:
             found.add(index, 0, text.replace("\r\n", "\n"))
     return found

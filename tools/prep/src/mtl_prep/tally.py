@@ -1,6 +1,6 @@
 """The sums over all units: what every source gave, what was bad, and whether that is acceptable."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,75 +9,91 @@ from mtl_common import bins
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus import Source, told
 from mtl_prep.journal import Journal
-from mtl_prep.records import EMPTY
+from mtl_prep.records import PASSED, Bad
 from mtl_prep.units import hash_number, unit_number
 
-Event = tuple[int, int, str]  # source, record, what is the matter
+TOLD_BAD = 3  # bad records that an error names
+
+Reasons = dict[int, Counter[str]]  # source -> reason -> records
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Unit:
-    """A finished unit, and the line of its file that it begins at."""
+    """A finished unit, what it holds, and the line of its file that it begins at."""
 
     name: str
-    shard: bins.Shard
+    documents: int
+    tokens: int
     line: int
 
 
 @dataclass
 class Tally:
-    """The sums over all units."""
+    """The sums over all units; `first_bad` are some bad records with their places in whole files."""
 
     units: list[Unit] = field(default_factory=list)
     records: Counter[int] = field(default_factory=Counter)
-    bad: list[Event] = field(default_factory=list)
-    repaired: list[Event] = field(default_factory=list)
+    bad: Reasons = field(default_factory=lambda: defaultdict(Counter))
+    repaired: Reasons = field(default_factory=lambda: defaultdict(Counter))
+    first_bad: list[Bad] = field(default_factory=list)
     hashes: dict[int, str] = field(default_factory=dict)
     characters: int = 0
 
-    def add(self, name: str, first: int, note: dict[str, Any], line: int) -> None:
-        """Counts a unit of the source `first` (or of the texts from there on) that begins at `line`."""
-        self.units.append(Unit(name, bins.Shard.model_validate(note["shard"]), line))
-        for events, found in [(self.bad, note["bad"]), (self.repaired, note["repaired"])]:
-            events += [(source, record + line, what) for source, record, what in found]
+    def add(self, name: str, note: dict[str, Any], line: int) -> None:
+        """Counts a unit that begins at `line` of its file."""
+        self.units.append(Unit(name, note["shard"]["documents"], note["shard"]["tokens"], line))
+        for source, _, reason, _ in note["bad"]:
+            self.bad[source][reason] += 1
+        for counts, found in [(self.bad, note["passed"]), (self.repaired, note["repaired"])]:
+            for source, reason, count in found:
+                counts[source][reason] += count
+        self.first_bad += _in_whole_files(note["bad"][: TOLD_BAD - len(self.first_bad)], line)
         self.characters += note["characters"]
-        hashes = note["hashes"]
-        self.records.update({first: note["records"]} if hashes is None else range(first, first + len(hashes)))
-        self.hashes |= {first + i: digest for i, digest in enumerate(hashes or [])}
+        self.records.update(dict(note["records"]))
+        self.hashes |= {unit_number(name) + i: digest for i, digest in enumerate(note["hashes"] or [])}
+
+
+def _in_whole_files(bad: Iterable[Bad], line: int) -> Iterator[Bad]:
+    return ((source, record + line, reason, raw) for source, record, reason, raw in bad)
+
+
+def _notes(journal: Journal) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Every unit's name and note in the order of the corpus, and the line of its file that it begins at."""
+    line, before = 0, -1
+    for name in journal.names("unit-"):
+        note, first = journal.read(name), unit_number(name)
+        line = line if first == before else 0
+        yield name, note, line
+        line, before = line + note["lines"], first
+
+
+def quarantined(journal: Journal) -> Iterator[Bad]:
+    """Every bad record in the order of the corpus, numbered as in its whole file."""
+    for _, note, line in _notes(journal):
+        yield from _in_whole_files(note["bad"], line)
 
 
 def tally(journal: Journal) -> Tally:
     """Adds up what all units hold, and finds the lines they begin at."""
-    sums, line, before = Tally(), 0, -1
-    for name in journal.names("unit-"):
-        note, first = journal.read(name), unit_number(name)
-        line = line if first == before else 0
-        sums.add(name, first, note, line)
-        line, before = line + note["lines"], first
+    sums = Tally()
+    for name, note, line in _notes(journal):
+        sums.add(name, note, line)
     sums.hashes |= {hash_number(name): journal.read(name)["xxh3"] for name in journal.names("hash-")}
     return sums
 
 
-def _by_source(events: Iterable[Event]) -> dict[int, Counter[str]]:
-    counts: dict[int, Counter[str]] = {}
-    for source, _, what in events:
-        counts.setdefault(source, Counter())[what] += 1
-    return counts
-
-
 def described(sources: Sequence[Source], sums: Tally) -> Iterator[bins.Source]:
     """The sources as the manifest lists them."""
-    bad, repaired = _by_source(sums.bad), _by_source(sums.repaired)
     for i, source in enumerate(sources):
-        reasons = bad.get(i, Counter())
+        reasons = sums.bad.get(i, Counter())
         yield bins.Source(
             path=source.name,
             size=source.size,
-            xxh3=sums.hashes[i],
+            xxh3=sums.hashes.get(i, ""),
             records=sums.records[i],
             documents=sums.records[i] - reasons.total(),
             bad=dict(sorted(reasons.items())),
-            repaired=repaired.get(i, {}),
+            repaired=dict(sorted(sums.repaired.get(i, {}).items())),
         )
 
 
@@ -99,16 +115,17 @@ def parse_max_bad(text: str) -> tuple[float, bool]:
 
 
 def check(sources: Sequence[bins.Source], sums: Tally, max_bad: str) -> None:
-    """Raises DataError when there are no documents or too many bad records; empty ones do not count."""
+    """Raises DataError when there are no documents or too many bad records, not counting empty ones."""
     records, reasons = sum(source.records for source in sources), counted(source.bad for source in sources)
     if records == reasons.total():
         raise DataError(
             f"the corpus holds no documents: {records:,} records, of them {told(reasons) or 'none'}"
         )
     limit, is_share = parse_max_bad(max_bad)
-    del reasons[EMPTY]
+    for reason in PASSED:
+        del reasons[reason]
     if reasons.total() > (limit * records if is_share else limit):
-        first = [(sources[s].path, r + 1, why) for s, r, why in sums.bad if why != EMPTY][:3]
+        first = [(sources[source].path, record + 1, reason) for source, record, reason, _ in sums.first_bad]
         raise DataError(
             f"{reasons.total():,} of {records:,} records are bad, more than --max-bad {max_bad}: "
             f"{told(reasons)}; "

@@ -23,8 +23,7 @@ from mtl_prep.corpus import Corpus, check_unchanged, find
 from mtl_prep.cut import pack_tasks, unit_tasks
 from mtl_prep.journal import Journal
 from mtl_prep.plan import PLAN, Plan, begun, finished
-from mtl_prep.records import EMPTY
-from mtl_prep.tally import Tally, check, described, parse_max_bad, tally
+from mtl_prep.tally import Tally, check, described, parse_max_bad, quarantined, tally
 from mtl_prep.units import Reading
 from mtl_prep.work import WORK, Job, shard_name
 
@@ -72,7 +71,6 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     dtype = bins.dtype_for(tokenizer.vocab_size)
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
-    fast = tokenizer.engine == "fastokens"
     reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes)
     return Job(request.out, reading, eod, dtype, fast, about)
 
@@ -105,13 +103,12 @@ def _make_shards(job: Job, journal: Journal, sums: Tally, request: Request) -> l
     return [bins.Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs]
 
 
-def _write_bad(path: Path, sources: Sequence[bins.Source], sums: Tally) -> None:
-    """Lists every bad record but the empty ones: file, line from 1, reason."""
+def _write_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> None:
+    """Lists every bad record: file, line from 1, reason, and the start of what stands there."""
     with path.open("wb") as file:
-        for source, record, reason in sums.bad:
-            if reason != EMPTY:
-                line = {"source": sources[source].path, "line": record + 1, "reason": reason}
-                file.write(orjson.dumps(line) + b"\n")
+        for source, record, reason, raw in quarantined(journal):
+            line = {"source": sources[source].path, "line": record + 1, "reason": reason, "raw": raw}
+            file.write(orjson.dumps(line) + b"\n")
 
 
 def _manifest(
@@ -148,7 +145,7 @@ def _carry_on(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int, jour
     check_unchanged(plan.corpus.sources)
     sums = tally(journal)
     sources = list(described(plan.corpus.sources, sums))
-    _write_bad(job.out / "bad.jsonl", sources, sums)
+    _write_bad(job.out / "bad.jsonl", sources, journal)
     check(sources, sums, request.max_bad)
     shards = _make_shards(job, journal, sums, request)
     manifest = _manifest(job, plan, tokenizer, shards, sources)

@@ -6,18 +6,15 @@ order, into the shards of the bins.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from mtl_common.bins import Batch, Shard, ShardView, write_shard
+from mtl_common.bins import write_shard
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.encode import batches
 from mtl_prep.journal import Journal
+from mtl_prep.pieces import WORK, Pieces, Span
 from mtl_prep.units import Reading, ReadTask, Unit, read
-
-WORK = "_work"
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Job:
     reading: Reading
     eod: int
     dtype: str
-    fast: bool
+    engine: str
     about: tuple[tuple[str, str], ...]
 
     @property
@@ -42,21 +39,19 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Documents `first:last` of a unit, whose lines begin at line `line` of their file."""
-
-    unit: str
-    first: int
-    last: int
-    line: int
-
-
-@dataclass(frozen=True)
 class Pack:
     """One shard of the bins, from parts of units in order."""
 
     number: int
     spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Finished work: bytes of the corpus or tokens, and documents."""
+
+    amount: int
+    documents: int
 
 
 Task = ReadTask | Pack
@@ -72,50 +67,42 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self._job, self._journal = job, job.journal
+        self._pieces = Pieces(job.out, job.dtype, self._journal)
         self._tokenizer: Tokenizer | None = None
 
-    def run(self, task: Task) -> Iterator[int]:
-        """Does the work and notes it; yields how many bytes (or tokens) each finished step stands for."""
+    def run(self, task: Task) -> Iterator[Step]:
+        """Does the work and notes it; yields what each finished step stands for."""
         if isinstance(task, Pack):
             yield self._pack(task)
         else:
             for unit in read(task, self._job.reading, self._journal):
-                self._encode(unit)
-                yield unit.size
+                yield self._encode(unit)
 
-    def _encode(self, unit: Unit) -> None:
+    def _encode(self, unit: Unit) -> Step:
         """Writes a unit's documents, then notes the unit."""
-        job, found, records = self._job, unit.documents, unit.documents.records
+        job, found, records = self._job, unit.documents, unit.documents.by_source()
         if self._tokenizer is None:
-            self._tokenizer = load(job.out / "tokenizer", fast=job.fast)
+            self._tokenizer = load(job.out / "tokenizer", engine=job.engine, one_thread=True)
         characters = sum(map(len, found.texts))
-        work = job.out / WORK
-        made = batches(self._tokenizer, found, job.eod, job.dtype, work)
-        shard = write_shard(work / f"{unit.name}.arrow", job.dtype, made)
+        path = self._pieces.path(unit.name)
+        path.parent.mkdir(exist_ok=True)
+        made = batches(self._tokenizer, found, job.eod, job.dtype, path.parent)
+        shard = write_shard(path, job.dtype, made)
         note = {
-            "records": records,
+            "records": list(records.items()),
             "documents": shard.documents,
             "lines": found.lines,
             "characters": characters,
             "size": unit.size,
-            "bad": found.bad,
-            "repaired": found.repaired,
             "shard": shard.model_dump(),
             "hashes": unit.hashes,
         }
-        self._journal.write(unit.name, note)
+        self._journal.write(unit.name, note | found.trouble())
+        return Step(unit.size, shard.documents)
 
-    def _pack(self, task: Pack) -> int:
+    def _pack(self, task: Pack) -> Step:
         job, name = self._job, shard_name(task.number)
-        shard = write_shard(
-            job.out / f"{name}.arrow", job.dtype, map(self._span, task.spans), dict(job.about)
-        )
-        self._journal.write(name, shard.model_dump())
-        return shard.tokens
-
-    def _span(self, span: Span) -> Batch:
-        """The documents of a span, their records numbered by the line of the whole file."""
-        shard = Shard.model_validate(self._journal.read(span.unit)["shard"])
-        view = ShardView(self._job.out / WORK / shard.file, shard, self._job.dtype, shuffled=False)
-        batch = view.batch(span.first, span.last)
-        return replace(batch, record=batch.record + np.uint64(span.line))
+        spans = map(self._pieces.batch, task.spans)
+        shard = write_shard(job.out / f"{name}.arrow", job.dtype, spans, dict(job.about))
+        self._journal.write(name, {"shard": shard.model_dump()})
+        return Step(shard.tokens, shard.documents)
