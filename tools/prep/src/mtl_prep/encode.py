@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mtl_common.bins import Batch
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import Flat, Tokenizer
+from mtl_prep.engine import Watch
 from mtl_prep.giants import FEED, long_document
 from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents, Giant
 
@@ -55,10 +56,12 @@ def _feeds(found: Documents) -> Iterator[slice]:
         yield slice(start, len(found.texts))
 
 
-def _together(tokenizer: Tokenizer, found: Documents, run: slice, eod: int, dtype: str) -> Batch:
+def _together(watch: Watch, found: Documents, run: slice, eod: int, dtype: str) -> Batch:
     """Some documents as one batch."""
     places = found.places[run]
-    (ids, offsets), failed = _encode(tokenizer, found.texts[run])
+    (ids, offsets), failed = _encode(watch.tokenizer, found.texts[run])
+    if not failed:
+        watch.look(found.texts[run], places, (ids, offsets))
     kept = np.diff(offsets) > 0
     for i in np.flatnonzero(~kept):
         found.refuse(*places[i], NOT_ENCODABLE if i in failed else EMPTY)
@@ -69,25 +72,25 @@ def _together(tokenizer: Tokenizer, found: Documents, run: slice, eod: int, dtyp
 
 
 def _long(
-    tokenizer: Tokenizer, found: Documents, long: Giant, eod: int, dtype: str, directory: Path
+    watch: Watch, found: Documents, long: Giant, eod: int, dtype: str, directory: Path
 ) -> Iterator[Batch]:
     """One long document as a batch, or none when it is refused."""
     place = (long.source, long.record)
     try:
-        with long_document(tokenizer, long.pieces(), place, eod, dtype, directory) as batch:
+        with long_document(watch.tokenizer, watch.looking(long.pieces(), place), place, eod, dtype, directory) as batch:
             yield batch
     except BadRecordError as bad:
         found.refuse(*place, str(bad))
 
 
-def batches(tokenizer: Tokenizer, found: Documents, eod: int, dtype: str, directory: Path) -> Iterator[Batch]:
+def batches(watch: Watch, found: Documents, eod: int, dtype: str, directory: Path) -> Iterator[Batch]:
     """The documents as ids, long ones kept in `directory` for now; what has no tokens is refused."""
     for run in _feeds(found):
         text, place = found.texts[run.start], found.places[run.start]
         if len(text) <= FEED:
-            yield _together(tokenizer, found, run, eod, dtype)
+            yield _together(watch, found, run, eod, dtype)
         else:
-            long = Giant(*place, partial(iter, [text]))
-            yield from _long(tokenizer, found, long, eod, dtype, directory)
+            long = Giant(place[0], place[1], partial(iter, [text]))
+            yield from _long(watch, found, long, eod, dtype, directory)
     if found.giant is not None:
-        yield from _long(tokenizer, found, found.giant, eod, dtype, directory)
+        yield from _long(watch, found, found.giant, eod, dtype, directory)
