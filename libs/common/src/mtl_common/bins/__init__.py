@@ -10,6 +10,7 @@ Leaves out compression (a compressed buffer cannot be mapped) and every order bu
 """
 
 from mtl_common.bins.columns import Batch, Sentences
+from mtl_common.bins.making import Writer
 from mtl_common.bins.manifest import (
     FORMAT,
     MANIFEST,
@@ -20,12 +21,15 @@ from mtl_common.bins.manifest import (
     Shard,
     Source,
     TokenizerFacts,
+    about,
     dtype_for,
     is_intact,
     read_manifest,
     write_manifest,
 )
 from mtl_common.bins.reader import Bins, ShardView
+from mtl_common.bins.shards import Shards
+from mtl_common.bins.staged import staged
 from mtl_common.bins.writer import ShardWriter, positions, write_shard
 
 __all__ = [
@@ -41,12 +45,16 @@ __all__ = [
     "Shard",
     "ShardView",
     "ShardWriter",
+    "Shards",
     "Source",
     "TokenizerFacts",
+    "Writer",
+    "about",
     "dtype_for",
     "is_intact",
     "positions",
     "read_manifest",
+    "staged",
     "write_manifest",
     "write_shard",
 ]

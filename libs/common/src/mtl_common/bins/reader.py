@@ -43,23 +43,17 @@ class ShardView:
             self.sentences = column("uint32", shard.sentences or 0, shard.sentences_at)
             self.sentence_offsets = column("int64", shard.documents + 1, shard.sentence_offsets_at)
 
-    def batch(self, first: int, last: int) -> Batch:
-        """The documents `first:last` with all their columns, as a writer takes them; no ids are copied."""
-        offsets, rows = self.offsets[first : last + 1], slice(first, last)
-        return Batch(
-            ids=self.tokens[offsets[0] : offsets[-1]],
-            offsets=offsets - offsets[0],
-            source=self.source[rows],
-            record=self.record[rows],
-            loss=None if self.loss is None else self.loss[offsets[0] : offsets[-1]],
-            sentences=self._sentences(first, last),
-        )
+    @property
+    def whole(self) -> Batch:
+        """All documents with all their columns, as a writer takes them; views, no copies."""
+        sentences = None
+        if self.sentences is not None and self.sentence_offsets is not None:
+            sentences = Sentences(self.sentences, self.sentence_offsets)
+        return Batch(self.tokens, self.offsets, self.source, self.record, self.loss, sentences)
 
-    def _sentences(self, first: int, last: int) -> Sentences | None:
-        if self.sentences is None or self.sentence_offsets is None:
-            return None
-        offsets = self.sentence_offsets[first : last + 1]
-        return Sentences(self.sentences[offsets[0] : offsets[-1]], offsets - offsets[0])
+    def batch(self, first: int, last: int) -> Batch:
+        """The documents `first:last`; no ids are copied."""
+        return self.whole.part(first, last)
 
 
 class Bins:
