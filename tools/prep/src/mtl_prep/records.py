@@ -54,11 +54,13 @@ class Giant:
 class Documents:
     """Texts with their place, and the records that gave none; `giant`, if any, is a document after all texts.
 
-    `passed` and `repaired` count by source and reason; only what is bad is kept one by one.
+    `wholes` are the records that the texts stand in, empty for files that are a text alone. `passed` and
+    `repaired` count by source and reason; only what is bad is kept one by one.
     """
 
     texts: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
+    wholes: list[dict[str, Any]] = field(default_factory=list)
     giant: Giant | None = None
     bad: list[Bad] = field(default_factory=list)
     passed: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -70,11 +72,12 @@ class Documents:
         """How many records were read."""
         return len(self.texts) + (self.giant is not None) + len(self.bad) + self.passed.total()
 
-    def add(self, source: int, record: int, text: str) -> None:
+    def add(self, source: int, record: int, text: str, whole: dict[str, Any] | None = None) -> None:
         """Takes a text in; one that is empty is no document."""
         if text:
             self.texts.append(text)
             self.places.append((source, record))
+            self.wholes.append(whole or {})
         else:
             self.passed[source, EMPTY] += 1
 
@@ -154,8 +157,8 @@ def _mended(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _second_look(line: bytes, key: str) -> str | None:
-    """The text of a line that is not plainly good, None for a blank one; json reads more than orjson does."""
+def _second_look(line: bytes, key: str) -> dict[str, Any] | None:
+    """The record of a line that is not plainly good, None for a blank one; json reads more than orjson."""
     if not line.strip():
         return None
     try:
@@ -170,21 +173,21 @@ def _second_look(line: bytes, key: str) -> str | None:
         raise BadRecordError(NO_TEXT)
     if not isinstance(record[key], str):
         raise BadRecordError(NOT_STRING)
-    return str(record[key])
+    return record
 
 
 def _add_line(found: Documents, source: int, number: int, line: bytes, key: str) -> None:
     try:
-        text = _second_look(line, key)
+        record = _second_look(line, key)
     except BadRecordError as bad:
         found.refuse(source, number, str(bad), line)
         return
-    if text is None:
+    if record is None:
         return
-    mended = _mended(text)
-    if mended != text:
+    mended = _mended(record[key])
+    if mended != record[key]:
         found.mend(source, LONE_SURROGATE)
-    found.add(source, number, mended)
+    found.add(source, number, mended, record)
 
 
 def from_lines(data: bytes, source: int, key: str) -> Documents:
@@ -194,11 +197,12 @@ def from_lines(data: bytes, source: int, key: str) -> Documents:
     found.lines = len(lines) - (not lines[-1])
     for number, line in enumerate(lines):
         try:
-            text = loads(line)[key]
+            record = loads(line)
+            text = record[key]
         except (orjson.JSONDecodeError, KeyError, TypeError, IndexError):
             text = None
         if type(text) is str:
-            found.add(source, number, text)
+            found.add(source, number, text, record)
         else:
             _add_line(found, source, number, line, key)
     return found
