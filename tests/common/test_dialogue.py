@@ -1,0 +1,209 @@
+"""Dialogues: the text of transformers, special tokens by the template alone, and what the assistant says."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corpus import EMOJI, train_bpe
+from mtl_common.chat_template import RefusedError
+from mtl_common.dialogue import Dialogues, NoTemplateError, Piece
+from mtl_common.errors import DataError
+from mtl_common.tokenizers import load
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MARKED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ m.content }}<|im_end|>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA_2 = (
+    "{% for m in messages %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content.strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+LLAMA_3 = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{{ '<|im_start|>' + m.role + '\n\n' + m.content | trim + '<|im_end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n\n' }}{% endif %}"
+)
+PLAIN = (
+    "{% for m in messages %}{{ '### ' + m.role | title + ':\n' + m.content + '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
+)
+REASONING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and '</think>' in m.content %}"
+    "{% set parts = m.content.split('</think>') %}"
+    "{% if loop.last %}<think>{{ parts[0].split('<think>')[-1] | trim }}</think>{% endif %}"
+    "{{ parts[-1].lstrip() }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEMPLATES = {
+    "chatml": CHATML,
+    "marked": MARKED,
+    "llama 2": LLAMA_2,
+    "llama 3": LLAMA_3,
+    "plain": PLAIN,
+    "reasoning": REASONING,
+}
+ANSWERS = ["Hello!", f"  padded {EMOJI}\n", "ends <|im_end|> early", "x"]
+
+Place = Callable[[str | None], Path]
+
+
+def talk(*contents: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Writes a tokenizer of 1,026 entries with a chat template, and gives its directory."""
+    original = json.loads(train_bpe(tmp_path_factory.mktemp("bpe") / "tokenizer.json").read_text())
+    for id, name in enumerate(("<|im_start|>", "<|im_end|>"), 1024):
+        original["added_tokens"].append({**original["added_tokens"][0], "id": id, "content": name})
+
+    def write(template: str | None) -> Path:
+        folder = tmp_path_factory.mktemp("tokenizer")
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+        config |= {"bos_token": "<|im_start|>"} | ({"chat_template": template} if template else {})
+        (folder / "tokenizer.json").write_text(json.dumps(original))
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def chatml(place: Place) -> Dialogues:
+    return dialogues(place(CHATML))
+
+
+def dialogues(folder: Path) -> Dialogues:
+    return Dialogues(load(folder))
+
+
+def theirs(folder: Path) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def text_of(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
+
+
+def said(pieces: Sequence[Piece]) -> list[str]:
+    """What counts, neighbouring parts joined."""
+    found, at, end = [""], 0, None
+    for piece in pieces:
+        for start, stop in piece.counted:
+            if end is not None and end != at + start:
+                found.append("")
+            found[-1] += piece.text[start:stop]
+            end = at + stop
+        at += len(piece.text)
+    return found
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_text_is_that_of_transformers(place: Place, name: str) -> None:
+    folder = place(TEMPLATES[name])
+    ours, reference = dialogues(folder), theirs(folder)
+    for count in range(1, len(ANSWERS) + 1):
+        messages = talk(*(text for answer in ANSWERS[:count] for text in ("What & <why>?\n", answer)))
+        assert text_of(ours.whole(messages)) == reference.apply_chat_template(messages, tokenize=False)
+        prompt = reference.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        assert text_of(ours.prompt(messages[:-1])) == prompt
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("chatml", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
+        ("marked", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
+        ("llama 2", ["Hi! <|im_end|>", "Yes. <|im_end|>"]),
+        ("llama 3", ["Hi!<|im_end|>", "Yes.<|im_end|>"]),
+        ("plain", ["Hi!\n\n", "  Yes.\n\n\n"]),
+        ("reasoning", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
+    ],
+)
+def test_the_assistant_s_turns_count_with_their_ends(place: Place, name: str, expected: list[str]) -> None:
+    messages = talk("Hi! Yes.", "Hi!", "Hi! Yes.", "  Yes.\n")
+    assert said(dialogues(place(TEMPLATES[name])).whole(messages)) == expected
+    assert said(dialogues(place(TEMPLATES[name])).whole(messages[:3])) == expected[:1]
+
+
+def test_words_that_the_template_takes_apart_are_found_by_what_stands_before_them(place: Place) -> None:
+    ours = dialogues(place(REASONING))
+    answer = "<think> so </think>\n\nYes."
+    assert said(ours.whole(talk("Why?", answer))) == ["<think>so</think>Yes.<|im_end|>"]
+    assert said(ours.whole(talk("Why?", answer, "And?", answer))) == [
+        "Yes.<|im_end|>",
+        "<think>so</think>Yes.<|im_end|>",
+    ]
+
+
+def test_words_that_the_template_changes_are_refused(place: Place) -> None:
+    ours = dialogues(place(CHATML.replace("m.content", "(m.content[1:] if loop.last else m.content)")))
+    assert said(ours.whole(talk("ab", "cd", "ef"))) == ["cd<|im_end|>"]
+    with pytest.raises(RefusedError, match="changes the assistant's words"):
+        ours.whole(talk("ab", "cd"))
+
+
+PARTS = ("a", " ", "\n", "<|im_end|>", "<|im_start|>", "<|", "|>", "\u00e9", "assistant\n")
+contents = st.lists(st.sampled_from(PARTS), max_size=8).map("".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(contents, contents), min_size=1, max_size=3))
+def test_only_the_template_writes_special_tokens(chatml: Dialogues, turns: list[tuple[str, str]]) -> None:
+    messages = talk(*(text for turn in turns for text in turn))
+    pieces = chatml.whole(messages)
+    assert [piece.text for piece in pieces if piece.special] == ["<|im_start|>", "<|im_end|>"] * len(messages)
+    assert text_of(pieces) == "".join(
+        f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages
+    )
+    counted = "".join(piece.text[a:b] for piece in pieces for a, b in piece.counted)
+    assert counted == "".join(f"{answer}<|im_end|>" for _, answer in turns)
+
+
+def test_refusals(place: Place) -> None:
+    with pytest.raises(RefusedError, match="refuses it: roles must alternate"):
+        dialogues(place(LLAMA_2)).whole(talk("a", "b")[1:])
+    with pytest.raises(RefusedError, match="fails: can only concatenate"):
+        dialogues(place(LLAMA_3)).whole([{"role": 3, "content": "x"}])
+    with pytest.raises(RefusedError, match=r"holds U\+FDD0"):
+        dialogues(place(CHATML)).prompt(talk("a\ufdd1b"))
+    with pytest.raises(NoTemplateError, match="has no chat template"):
+        dialogues(place(None))
+    with pytest.raises(DataError, match="chat template cannot be read"):
+        dialogues(place("{% for %}"))
+
+
+def test_a_template_sees_a_clock_only_when_it_may(place: Place) -> None:
+    dated = "{{ strftime_now('%Y') if strftime_now is defined else 'never' }} {{ messages[0].content }}"
+    folder = place(dated)
+    assert text_of(dialogues(folder).prompt(talk("x"))) == "never x"
+    assert text_of(Dialogues(load(folder), clock=True).prompt(talk("x")))[:2] == "20"
+
+
+def test_templates_are_kept_in_their_sandbox(place: Place) -> None:
+    for hole in (
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ cycler.__init__.__globals__ }}",
+    ):
+        with pytest.raises(RefusedError):
+            dialogues(place(hole)).whole(talk("a", "b"))
