@@ -19,6 +19,7 @@ from corpus import stdlib_texts, train_bpe
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus import check_unchanged, find
+from mtl_prep.journal import Journal
 from mtl_prep.tokenize import Request, tokenize
 from preparing import Make, all_bytes, bad_of, json_lines
 
@@ -122,7 +123,8 @@ def ended(pids: set[int], limit: float) -> bool:
 
 
 def units(out: Path) -> int:
-    return len(list(out.glob("_work/unit-*.json"))) + len(list(out.glob("_work/shard-*.json")))
+    journal = Journal(out / "_work")
+    return len(journal.names("unit-")) + len(journal.names("shard-"))
 
 
 def kill_after(process: "subprocess.Popen[bytes]", out: Path, more: int, delay: float) -> set[int]:
@@ -196,7 +198,8 @@ def test_a_run_refused_for_bad_records_goes_on_with_a_larger_limit(
     begun(corpus, tokenizer, out)
     done = units(out)
     assert done > 5
-    times = {path: path.stat().st_mtime_ns for path in (out / "_work").glob("unit-*")}
+    times = {path: path.stat().st_mtime_ns for path in (out / "_work").glob("*/unit-*")}
+    assert times
     with pytest.raises(DataError, match="more than --max-bad 1"):
         tokenize(request(corpus, tokenizer, out, max_bad="1"))
     assert {path: path.stat().st_mtime_ns for path in times} == times
@@ -209,7 +212,7 @@ def test_work_whose_file_was_lost_is_done_again(
 ) -> None:
     out = tmp_path / "bins"
     begun(corpus, tokenizer, out)
-    first, second, *_ = sorted((out / "_work").glob("unit-*.arrow"))
+    first, second, *_ = sorted((out / "_work").glob("*/unit-*.arrow"))
     first.unlink()
     second.write_bytes(second.read_bytes()[:-1])
     tokenize(request(corpus, tokenizer, out))
@@ -280,7 +283,7 @@ def test_a_kill_between_manifest_and_tidying_is_harmless(
     out = tmp_path / "bins"
     tokenize(request(corpus, tokenizer, out))
     (out / "_work").mkdir()
-    (out / "_work" / "unit-00000000-00000000.json").write_text("{}")
+    Journal(out / "_work").write("unit-00000000-00000000", {})
     assert tokenize(request(corpus, tokenizer, out)).already
     assert not (out / "_work").exists()
 

@@ -1,80 +1,129 @@
-"""How work is cut: a corpus into units, and the units' documents into shards."""
+"""How work is cut: a corpus into tasks for one process or many, and the units' documents into shards."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mtl_common.bins import ShardView
 from mtl_prep.corpus import Source
 from mtl_prep.journal import Journal
+from mtl_prep.pieces import Span
+from mtl_prep.shares import Share
 from mtl_prep.tally import Unit
-from mtl_prep.units import Hash, Lines, ReadTask, Texts, end_name, hash_name, unit_name
-from mtl_prep.work import Pack, Span
+from mtl_prep.units import Hash, Lines, Reading, ReadTask, Texts, end_name, hash_name, unit_name
+from mtl_prep.work import Pack
 
 RUN_FILES = 4096  # small texts in one unit at most
+HASHED_FASTER = 8  # a file is hashed so many times faster than it is read
+
+Weighed = tuple[ReadTask, int]  # a task, and about how many bytes of reading it is worth
 
 
-def _packed(journal: Journal, i: int, stripes: int) -> Iterator[ReadTask]:
-    """Shares of one packed file; each process that takes one reads through the whole file."""
-    if journal.has(end_name(i)):
-        parts = range(journal.read(end_name(i))["parts"])
-        if all(journal.has(unit_name(i, part)) for part in parts):
-            return
-    yield from (Lines(i, stripe, stripes) for stripe in range(stripes))
+def _pieces(size: int, piece: int) -> int:
+    return -(-size // piece)
 
 
-def _plain(journal: Journal, i: int, parts: int) -> Iterator[ReadTask]:
-    yield from (Lines(i, part, parts) for part in range(parts) if not journal.has(unit_name(i, part)))
-
-
-def _line_tasks(
-    journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int
-) -> Iterator[ReadTask]:
-    total = sum(source.size for source in sources) or 1
-    for i, source in enumerate(sources):
+def _line_tasks(reading: Reading, shares: int) -> Iterator[Weighed]:
+    total = sum(source.size for source in reading.sources)
+    for i, source in enumerate(reading.sources):
         if source.kind == "lines":
-            # as many processes as the file's share of the corpus is worth
-            stripes = max(1, -(-workers * source.size // total))
-            parts = -(-source.size // part_bytes)
-            yield from _packed(journal, i, stripes) if source.packing else _plain(journal, i, parts)
-            if not journal.has(hash_name(i)):
-                yield Hash(i)
+            # whoever takes a stripe of a packed file reads through the whole of it
+            stripe = max(total // shares, 1) if source.packing else reading.part_bytes
+            pieces = _pieces(source.size, stripe)
+            yield from ((Lines(i, piece, pieces), source.size // pieces) for piece in range(pieces))
+            yield Hash(i), source.size // HASHED_FASTER
 
 
-def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Texts]:
+def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Weighed]:
     """Neighbouring texts together, up to the size of a unit."""
     first, size = -1, 0
     for i, source in enumerate(sources):
         if first >= 0 and (source.kind != "text" or size >= part_bytes or i - first >= RUN_FILES):
-            yield Texts(first, i)
+            yield Texts(first, i), size
             first, size = -1, 0
         if source.kind == "text":
             first, size = (i if first < 0 else first), size + source.size
     if first >= 0:
-        yield Texts(first, len(sources))
+        yield Texts(first, len(sources)), size
 
 
-def unit_tasks(journal: Journal, sources: Sequence[Source], workers: int, part_bytes: int) -> list[ReadTask]:
-    """What is left to do of the units, the longest tasks first."""
-    runs = _text_runs(sources, part_bytes)
-    texts = (run for run in runs if not journal.has(unit_name(run.first, 0)))
-    return [*_line_tasks(journal, sources, workers, part_bytes), *texts]
+def _all(reading: Reading, shares: int) -> Iterator[Weighed]:
+    yield from _line_tasks(reading, shares)
+    yield from _text_runs(reading.sources, reading.part_bytes)
 
 
-def pack_tasks(units: Iterable[Unit], work: Path, dtype: str, limit: int) -> list[Pack]:
-    """Cuts the documents of all units into shards of at most `limit` tokens; a longer one stands alone."""
+def _dealt(tasks: Iterable[Weighed], shares: int) -> Iterator[tuple[int, Weighed]]:
+    """Gives every task to the share that has least so far; depends on nothing else."""
+    loads = [(0, number) for number in range(1, shares + 1)]
+    for task, size in tasks:
+        load, number = loads[0]
+        yield number, (task, size)
+        heapq.heapreplace(loads, (load + size, number))
+
+
+def _is_left(task: ReadTask, reading: Reading, journal: Journal) -> bool:
+    if isinstance(task, Hash):
+        return not journal.has(hash_name(task.source))
+    if isinstance(task, Texts):
+        return not journal.has(unit_name(task.first, 0))
+    parts = range(task.stripe, task.stripe + 1)
+    if reading.sources[task.source].packing:
+        if not journal.has(end_name(task.source)):
+            return True
+        parts = range(task.stripe, journal.read(end_name(task.source))["parts"], task.stripes)
+    return not all(journal.has(unit_name(task.source, part)) for part in parts)
+
+
+def _split(task: ReadTask, reading: Reading, pieces: int) -> Iterator[ReadTask]:
+    """A stripe of a packed file as several; other tasks as they are."""
+    if isinstance(task, Lines) and reading.sources[task.source].packing:
+        for piece in range(pieces):
+            yield Lines(task.source, task.stripe + piece * task.stripes, pieces * task.stripes)
+    else:
+        yield task
+
+
+def unit_tasks(journal: Journal, reading: Reading, workers: int, share: Share) -> tuple[list[ReadTask], int]:
+    """What is left to do of a share of the units, for so many processes, and the bytes of the whole share.
+
+    Shares are disjoint, all together they are the corpus, and they depend on it and their number alone.
+    """
+    dealt = _dealt(_all(reading, share.of), share.of)
+    mine = [(task, size) for number, (task, size) in dealt if number == share.number]
+    total = sum(size for task, size in mine if not isinstance(task, Hash))
+    # as many processes for a packed file as it is worth of the work
+    pieces = ((task, max(1, _pieces(workers * size, max(total, 1)))) for task, size in mine)
+    split = (part for task, count in pieces for part in _split(task, reading, count))
+    return [task for task in split if _is_left(task, reading, journal)], total
+
+
+def left_by_share(journal: Journal, reading: Reading, shares: int) -> Counter[int]:
+    """How many tasks are left to do of each share; a share that is done is not there."""
+    dealt = _dealt(_all(reading, shares), shares)
+    return Counter(number for number, (task, _) in dealt if _is_left(task, reading, journal))
+
+
+def pack_tasks(
+    units: Iterable[Unit], limit: int, offsets_of: Callable[[Unit], NDArray[np.int64]]
+) -> list[Pack]:
+    """Cuts the documents of all units into shards of at most `limit` tokens; a longer one stands alone.
+
+    `offsets_of` gives a unit's (documents + 1,) offsets; it is asked only about units that are cut.
+    """
     shards: list[list[Span]] = [[]]
     room = limit
     for unit in units:
-        first, count = 0, unit.shard.documents
-        offsets = ShardView(work / unit.shard.file, unit.shard, dtype, shuffled=False).offsets
+        whole = unit.tokens <= room
+        offsets = np.array([0, unit.tokens]) if whole else offsets_of(unit)
+        first, count = 0, unit.documents
         while first < count:
-            fitting = int(np.searchsorted(offsets, offsets[first] + room, "right")) - 1
+            fitting = count if whole else int(np.searchsorted(offsets, offsets[first] + room, "right")) - 1
             last = max(fitting, first if shards[-1] else first + 1)
             if last > first:
                 shards[-1].append(Span(unit.name, first, last, unit.line))
-                room -= int(offsets[last] - offsets[first])
+                room -= unit.tokens if whole else int(offsets[last] - offsets[first])
             if last < count:
                 shards.append([])
                 room = limit

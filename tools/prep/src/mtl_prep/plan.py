@@ -2,20 +2,24 @@
 
 import fcntl
 import json
+import os
+import sys
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mtl_common.bins import MANIFEST, Manifest, read_manifest
-from mtl_common.errors import UsageError
+from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus import Corpus
 from mtl_prep.journal import Journal
-from mtl_prep.work import WORK
+from mtl_prep.pieces import WORK
+from mtl_prep.shares import Share
 
-PLAN = "plan"
+PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -82,27 +86,80 @@ def finished(out: Path, plan: Plan) -> Manifest | None:
     return manifest
 
 
-@contextmanager
-def begun(out: Path, plan: Plan) -> Iterator[Journal]:
-    """The journal of a run that this process alone carries on, made new or found as an earlier run left it.
+def _read(out: Path) -> dict[str, Any] | None:
+    path = out / WORK / PLAN
+    try:
+        return json.loads(path.read_bytes()) if path.exists() else None
+    except ValueError:
+        raise DataError(f"{path} is damaged; remove {out} and run again") from None
 
-    Raises UsageError when another process holds it, when it was begun for something else, or when `out` holds
-    files that are not ours.
+
+def asked_before(out: Path) -> dict[str, Any]:
+    """The plan of an unfinished run; raises UsageError when none was begun in `out`."""
+    found = _read(out)
+    if found is None:
+        raise UsageError(f"no unfinished run in {out}; begin one with mtl-prep tokenize")
+    return found
+
+
+def decided(out: Path, plan: Plan) -> dict[str, Any] | None:
+    """What was written of the same plan before, None if nothing was; raises UsageError for another plan."""
+    before = _read(out)
+    if before is None:
+        return None
+    if before["made_by"] != plan.written()["made_by"]:
+        raise UsageError(f"{out} was begun by another version of mtl-prep; remove it and start again")
+    _compare(out, before, plan.written())
+    return before
+
+
+def decide(out: Path, plan: Plan, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes the plan and `more`, unless another process was faster; gives what holds from now on."""
+    path = out / WORK / PLAN
+    staged = path.with_name(f".{PLAN}.{uuid.uuid4().hex}.tmp")
+    with staged.open("w") as file:
+        file.write(json.dumps(plan.written() | dict(more)))
+        file.flush()
+        os.fsync(file.fileno())
+    with suppress(FileExistsError):
+        os.link(staged, path)
+    staged.unlink()
+    return decided(out, plan) or {}
+
+
+@contextmanager
+def _held(path: Path, how: int, message: str) -> Iterator[None]:
+    """Holds a lock; raises UsageError with the message when another process does."""
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(message) from None
+        except OSError as error:
+            reason = os.strerror(error.errno or 0).lower()
+            print(
+                f"warning: {path} cannot be locked ({reason}); let nothing else write there", file=sys.stderr
+            )
+        yield
+
+
+@contextmanager
+def begun(out: Path, share: Share) -> Iterator[Journal]:
+    """The journal of a run, made new or found as an earlier run left it.
+
+    A whole run (share 1 of 1) holds `out` alone; tasks of an array job hold it together, each its own share.
+    Raises UsageError when another process holds it, or when `out` holds files that are not ours.
     """
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / WORK).is_dir())):
         raise UsageError(f"{out} holds something else; choose an empty or new directory for --out")
-    (out / WORK).mkdir(parents=True, exist_ok=True)
-    journal = Journal(out / WORK)
-    with (out / WORK / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"another mtl-prep is writing {out}; wait for it, or choose another --out"
-            ) from None
-        if journal.has(PLAN):
-            before = journal.read(PLAN)
-            if before["made_by"] != plan.written()["made_by"]:
-                raise UsageError(f"{out} was begun by another version of mtl-prep; remove it and start again")
-            _compare(out, before, plan.written())
-        yield journal
+    work = out / WORK
+    work.mkdir(parents=True, exist_ok=True)
+    whole = share == Share()
+    busy = f"another mtl-prep is writing {out}; wait for it, or choose another --out"
+    same = f"task {share} is running already; wait for it"
+    with ExitStack() as locks:
+        locks.enter_context(_held(work / "lock", fcntl.LOCK_EX if whole else fcntl.LOCK_SH, busy))
+        if not whole:
+            own = work / f"lock-{share.number}-{share.of}"
+            locks.enter_context(_held(own, fcntl.LOCK_EX, same))
+        yield Journal(work)

@@ -1,32 +1,37 @@
 """From a corpus to token bins: encode units in any order, pack them in the order of the corpus, finish.
 
 Every finished unit is journaled, so a run that was killed continues; the manifest, written last and by one
-rename, makes the directory bins.
+rename, makes the directory bins. The units of a corpus may be done by one process or many, on one machine
+or as the tasks of an array job: the bytes of the bins are the same.
 """
 
+import os
 import shutil
-import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-
-import orjson
+from typing import Any
 
 from mtl_common import bins
-from mtl_common.errors import DataError
+from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep import pool
 from mtl_prep.beginning import end_of_document, sample
-from mtl_prep.corpus import Corpus, check_unchanged, find
-from mtl_prep.cut import pack_tasks, unit_tasks
+from mtl_prep.corpus import Corpus, find
+from mtl_prep.cut import left_by_share, unit_tasks
+from mtl_prep.engine import trusted
+from mtl_prep.finishing import finish, forget_lost
 from mtl_prep.journal import Journal
-from mtl_prep.plan import PLAN, Plan, begun, finished
-from mtl_prep.tally import Tally, check, described, parse_max_bad, quarantined, tally
+from mtl_prep.pieces import WORK, Pieces
+from mtl_prep.plan import Plan, asked_before, begun, decide, decided, finished
+from mtl_prep.shares import Share, ranges
+from mtl_prep.tally import parse_max_bad
 from mtl_prep.units import Reading
-from mtl_prep.work import WORK, Job, shard_name
+from mtl_prep.work import Job, Step, Task
 
+ARRAY = "array-"  # how notes of the number of tasks begin
 PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
 
 
@@ -44,6 +49,12 @@ class Request:
     shard_tokens: int = 1 << 27
     part_bytes: int = PART_BYTES
 
+    def written(self) -> dict[str, Any]:
+        """What `finish` needs to know of it later, as JSON."""
+        rest = {"text_key": self.text_key, "eod": self.eod, "max_bad": self.max_bad}
+        sizes = {"shard_tokens": self.shard_tokens, "part_bytes": self.part_bytes}
+        return {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()} | rest | sizes
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -56,15 +67,38 @@ class Outcome:
     characters: int = 0
 
 
-def _start(journal: Journal, plan: Plan, request: Request, tokenizer: Tokenizer) -> Tokenizer:
-    """Begins a run, or finds what an earlier one decided: the tokenizer with the library to encode."""
-    if not journal.has(PLAN):
-        fast = tokenizer.exact_on(sample(plan.corpus, request.text_key))
-        if not fast:
-            print("warning: fastokens differs on this corpus; the slower library encodes it", file=sys.stderr)
-        tokenizer.save(request.out / bins.TOKENIZER)
-        journal.write(PLAN, plan.written() | {"fast": fast})
-    return tokenizer if journal.read(PLAN)["fast"] else load(request.tokenizer, fast=False)
+@dataclass(frozen=True)
+class Part:
+    """What one task of an array job did: tasks of reading, bytes of the corpus and documents."""
+
+    share: Share
+    tasks: int
+    size: int
+    documents: int
+
+
+def _keep(tokenizer: Tokenizer, out: Path) -> None:
+    """Puts the tokenizer's files beside the bins, by one rename: several tasks may do so at once."""
+    place, staged = out / bins.TOKENIZER, out / f".{bins.TOKENIZER}.{uuid.uuid4().hex}.tmp"
+    tokenizer.save(staged)
+    if place.exists() and load(place).fingerprint != tokenizer.fingerprint:
+        shutil.rmtree(place)  # of a run that was killed before it had a plan
+    try:
+        staged.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        shutil.rmtree(staged)
+
+
+def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
+    """Begins a run, or finds what an earlier one decided: the tokenizer with the engine to encode."""
+    before = decided(request.out, plan)
+    if before is None:
+        found = trusted(journal, request.tokenizer, tokenizer, sample(plan.corpus, request.text_key))
+        _keep(tokenizer, request.out)
+        before = decide(request.out, plan, {"engine": found.choices[0], "request": request.written()})
+    return load(request.tokenizer, engine=before["engine"], one_thread=True)
 
 
 def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
@@ -72,88 +106,64 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
     reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes)
-    return Job(request.out, reading, eod, dtype, fast, about)
+    return Job(request.out, reading, eod, dtype, tokenizer.choices[0], about)
 
 
-def _forget_lost(journal: Journal, start: str, directory: Path) -> None:
-    """Makes work undone whose file is gone or cut, as after a loss of power."""
-    for name in journal.names(start):
-        path, note = directory / f"{name}.arrow", journal.read(name)
-        if not path.exists() or path.stat().st_size != note.get("shard", note)["size"]:
-            journal.forget(name)
+def _done(journal: Journal) -> tuple[int, int]:
+    """Bytes of the corpus and documents of all finished units."""
+    size = documents = 0
+    for name in journal.names("unit-"):
+        note = journal.read(name)
+        size, documents = size + note["size"], documents + note["documents"]
+    return size, documents
 
 
-def _make_units(job: Job, journal: Journal, workers: int) -> None:
-    _forget_lost(journal, "unit-", job.out / WORK)
-    done = sum(journal.read(name)["size"] for name in journal.names("unit-"))
-    sources = job.reading.sources
-    tasks = unit_tasks(journal, sources, workers, job.reading.part_bytes)
-    with progress("tokenize", sum(source.size for source in sources), "bytes", done=done) as shown:
-        for size in pool.run(job, tasks, workers):
-            shown.advance(size)
+class _Tokenizing:
+    """One corpus on its way to bins."""
 
+    def __init__(self, request: Request) -> None:
+        parse_max_bad(request.max_bad)
+        self.request, self.tokenizer = request, load(request.tokenizer)
+        eod = end_of_document(self.tokenizer, request.eod)
+        options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
+        corpus = find(request.corpus)
+        self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
+        self._eod = eod
 
-def _make_shards(job: Job, journal: Journal, sums: Tally, request: Request) -> list[bins.Shard]:
-    _forget_lost(journal, "shard-", job.out)
-    packs = pack_tasks(sums.units, job.out / WORK, job.dtype, request.shard_tokens)
-    left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
-    with progress("pack", sum(unit.shard.tokens for unit in sums.units), "tokens") as shown:
-        for tokens in pool.run(job, left, request.workers):
-            shown.advance(tokens)
-    return [bins.Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs]
+    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+        """Does pieces of work where it was asked for."""
+        return pool.run(job, tasks, self.request.workers)
 
+    def begin(self, journal: Journal) -> Job:
+        """What every piece of work needs to know, as the first process decided it."""
+        self.tokenizer = _start(self.plan, self.request, self.tokenizer, journal)
+        return _job(self.request, self.plan, self.tokenizer, self._eod)
 
-def _write_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> None:
-    """Lists every bad record: file, line from 1, reason, and the start of what stands there."""
-    with path.open("wb") as file:
-        for source, record, reason, raw in quarantined(journal):
-            line = {"source": sources[source].path, "line": record + 1, "reason": reason, "raw": raw}
-            file.write(orjson.dumps(line) + b"\n")
+    def already(self) -> Outcome | None:
+        """What an earlier run finished, if it was this one."""
+        manifest = finished(self.request.out, self.plan)
+        if manifest is None:
+            return None
+        shutil.rmtree(self.request.out / WORK, ignore_errors=True)
+        return Outcome(manifest, self.plan.corpus, self.tokenizer, already=True)
 
+    def make_units(self, job: Job, journal: Journal, share: Share) -> Part:
+        """Does what is left of a share of the units."""
+        forget_lost(journal, "unit-", Pieces(job.out, job.dtype, journal).is_there)
+        done, documents = _done(journal) if share == Share() else (0, 0)
+        tasks, size = unit_tasks(journal, job.reading, self.request.workers, share)
+        with progress("tokenize", size, "bytes", done=done) as shown:
+            for step in self.run(job, tasks):
+                documents += step.documents
+                shown.advance(step.amount, f"{documents:,} documents")
+        journal.refresh()
+        return Part(share, len(tasks), shown.done, documents)
 
-def _manifest(
-    job: Job, plan: Plan, tokenizer: Tokenizer, shards: Sequence[bins.Shard], sources: Sequence[bins.Source]
-) -> bins.Manifest:
-    """The manifest; raises DataError when its sums do not agree."""
-    documents = sum(shard.documents for shard in shards)
-    if documents != sum(source.documents for source in sources):
-        raise DataError(
-            f"{job.out} holds {documents:,} documents, not those of its sources; remove it and run again"
-        )
-    return bins.Manifest(
-        tool=f"mtl-prep {version('mtl-prep')}",
-        dtype=job.dtype,
-        documents=documents,
-        tokens=sum(shard.tokens for shard in shards),
-        tokenizer=bins.TokenizerFacts(
-            fingerprint=plan.fingerprint,
-            vocab_size=tokenizer.vocab_size,
-            eod=job.eod,
-            engine=tokenizer.engine,
-        ),
-        options=dict(plan.options),
-        shards=tuple(shards),
-        sources=tuple(sources),
-    )
-
-
-def _carry_on(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int, journal: Journal) -> Outcome:
-    """Does what is left to do, and finishes."""
-    tokenizer = _start(journal, plan, request, tokenizer)
-    job = _job(request, plan, tokenizer, eod)
-    _make_units(job, journal, request.workers)
-    check_unchanged(plan.corpus.sources)
-    sums = tally(journal)
-    sources = list(described(plan.corpus.sources, sums))
-    _write_bad(job.out / "bad.jsonl", sources, journal)
-    check(sources, sums, request.max_bad)
-    shards = _make_shards(job, journal, sums, request)
-    manifest = _manifest(job, plan, tokenizer, shards, sources)
-    for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
-        leftover.unlink()
-    bins.write_manifest(job.out, manifest)
-    shutil.rmtree(job.out / WORK)
-    return Outcome(manifest, plan.corpus, tokenizer, characters=sums.characters)
+    def finish(self, job: Job, journal: Journal) -> Outcome:
+        """Makes the bins of the finished units."""
+        max_bad = self.request.max_bad
+        manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, self.run)
+        return Outcome(manifest, self.plan.corpus, self.tokenizer, characters=sums.characters)
 
 
 def tokenize(request: Request) -> Outcome:
@@ -162,14 +172,63 @@ def tokenize(request: Request) -> Outcome:
     Raises UsageError for a request that does not fit what is there, DataError for a corpus or tokenizer that
     cannot be used, RankError when a worker process was killed.
     """
-    parse_max_bad(request.max_bad)
-    corpus, tokenizer = find(request.corpus), load(request.tokenizer)
-    eod = end_of_document(tokenizer, request.eod)
-    options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
-    plan = Plan(corpus, tokenizer.fingerprint, options, request.part_bytes)
-    manifest = finished(request.out, plan)
-    if manifest:
-        shutil.rmtree(request.out / WORK, ignore_errors=True)
-        return Outcome(manifest, corpus, tokenizer, already=True)
-    with begun(request.out, plan) as journal:
-        return _carry_on(request, plan, tokenizer, eod, journal)
+    work = _Tokenizing(request)
+    already = work.already()
+    if already:
+        return already
+    with begun(request.out, Share()) as journal:
+        job = work.begin(journal)
+        work.make_units(job, journal, Share())
+        return work.finish(job, journal)
+
+
+def tokenize_share(request: Request, share: Share) -> Part:
+    """Does one task of an array job; `finish_shares` makes bins when all are done. Raises like `tokenize`."""
+    work = _Tokenizing(request)
+    if work.already():
+        return Part(share, 0, 0, 0)
+    with begun(request.out, share) as journal:
+        job = work.begin(journal)
+        if not journal.has(f"{ARRAY}{share.of}"):
+            journal.write(f"{ARRAY}{share.of}", {})
+        return work.make_units(job, journal, share)
+
+
+def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
+    """The request that an unfinished run was begun with."""
+    saved = asked_before(out)["request"]
+    corpus, directory = list(map(Path, saved.pop("corpus"))), saved.pop("directory")
+    if directory != os.getcwd() and not all(path.is_absolute() for path in corpus):
+        raise UsageError(
+            f"{out} was begun in {directory}, and its corpus is named from there; go there first"
+        )
+    saved["max_bad"] = max_bad or saved["max_bad"]
+    return Request(corpus, out / bins.TOKENIZER, out, workers, **saved)
+
+
+def _check_complete(out: Path, journal: Journal, reading: Reading) -> None:
+    """Raises DataError that names the tasks with units left to do."""
+    counts = [int(name.removeprefix(ARRAY)) for name in journal.names(ARRAY)] or [1]
+    found = {of: left_by_share(journal, reading, of) for of in counts}
+    of, left = min(found.items(), key=lambda item: len(item[1]))
+    if left and of == 1:
+        raise DataError(f"{left.total():,} units of {out} are not done; run the same mtl-prep tokenize again")
+    if left:
+        raise DataError(
+            f"task {ranges(left)} of {of} of {out} is not done, {left.total():,} units are left; "
+            f"run mtl-prep tokenize with --task {min(left)}/{of} and so on, then mtl-prep finish again"
+        )
+
+
+def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome, Request]:
+    """Makes bins of what the tasks of an array job did, the same as without tasks.
+
+    Raises UsageError when none was begun or one is running, DataError when some are not done.
+    """
+    request = _asked(out, workers, max_bad)
+    work = _Tokenizing(request)
+    with begun(out, Share()) as journal:
+        job = work.begin(journal)
+        forget_lost(journal, "unit-", Pieces(out, job.dtype, journal).is_there)
+        _check_complete(out, journal, job.reading)
+        return work.finish(job, journal), request

@@ -1,0 +1,103 @@
+"""The end of a run, when all units are done: sums, limits, shards, and the manifest."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import orjson
+
+from mtl_common import bins
+from mtl_common.errors import DataError
+from mtl_common.log import progress
+from mtl_common.tokenizers import Tokenizer
+from mtl_prep.corpus import check_unchanged
+from mtl_prep.cut import pack_tasks
+from mtl_prep.journal import Journal
+from mtl_prep.pieces import WORK, Pieces
+from mtl_prep.plan import Plan
+from mtl_prep.tally import Tally, Unit, check, described, quarantined, tally
+from mtl_prep.work import Job, Step, Task, shard_name
+
+Run = Callable[[Job, Sequence[Task]], Iterator[Step]]  # does pieces of work, in one or more processes
+
+
+def forget_lost(journal: Journal, start: str, is_there: Callable[[str], bool]) -> None:
+    """Makes work undone whose file is gone or cut, as after a loss of power."""
+    for name in journal.names(start):
+        if not is_there(name):
+            journal.forget(name)
+
+
+def _make_shards(job: Job, journal: Journal, units: Sequence[Unit], limit: int, run: Run) -> list[bins.Shard]:
+    def is_there(name: str) -> bool:
+        path = job.out / f"{name}.arrow"
+        return path.exists() and path.stat().st_size == journal.read(name)["shard"]["size"]
+
+    forget_lost(journal, "shard-", is_there)
+    pieces = Pieces(job.out, job.dtype, journal)
+    packs = pack_tasks(units, limit, lambda unit: pieces.view(unit.name).offsets)
+    left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
+    with progress("pack", sum(unit.tokens for unit in units), "tokens") as shown:
+        for step in run(job, left):
+            shown.advance(step.amount)
+    journal.refresh()
+    return [bins.Shard.model_validate(journal.read(shard_name(pack.number))["shard"]) for pack in packs]
+
+
+def _list_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> None:
+    """Lists every bad record: file, line from 1, reason, and the start of what stands there."""
+    staged = path.with_name(f".{path.name}.tmp")
+    with staged.open("wb") as file:
+        for source, record, reason, raw in quarantined(journal):
+            line = {"source": sources[source].path, "line": record + 1, "reason": reason, "raw": raw}
+            file.write(orjson.dumps(line) + b"\n")
+    os.replace(staged, path)
+
+
+def _manifest(
+    job: Job, plan: Plan, tokenizer: Tokenizer, shards: Sequence[bins.Shard], sources: Sequence[bins.Source]
+) -> bins.Manifest:
+    """The manifest; raises DataError when its sums do not agree."""
+    documents = sum(shard.documents for shard in shards)
+    if documents != sum(source.documents for source in sources):
+        raise DataError(
+            f"{job.out} holds {documents:,} documents, not those of its sources; remove it and run again"
+        )
+    return bins.Manifest(
+        tool=f"mtl-prep {version('mtl-prep')}",
+        dtype=job.dtype,
+        documents=documents,
+        tokens=sum(shard.tokens for shard in shards),
+        tokenizer=bins.TokenizerFacts(
+            fingerprint=plan.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eod=job.eod,
+            engine=tokenizer.engine,
+        ),
+        options=dict(plan.options),
+        shards=tuple(shards),
+        sources=tuple(sources),
+    )
+
+
+def finish(
+    job: Job, plan: Plan, tokenizer: Tokenizer, journal: Journal, max_bad: str, run: Run
+) -> tuple[bins.Manifest, Tally]:
+    """Makes bins of the finished units; raises DataError when they must not be made.
+
+    After it nothing of the run is left but the bins.
+    """
+    check_unchanged(plan.corpus.sources)
+    sums = tally(journal)
+    sources = list(described(plan.corpus.sources, sums))
+    _list_bad(job.out / "bad.jsonl", sources, journal)
+    check(sources, sums, max_bad)
+    shards = _make_shards(job, journal, sums.units, plan.options["shard_tokens"], run)
+    manifest = _manifest(job, plan, tokenizer, shards, sources)
+    for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    bins.write_manifest(job.out, manifest)
+    shutil.rmtree(job.out / WORK)
+    return manifest, sums
