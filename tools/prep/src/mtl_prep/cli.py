@@ -7,13 +7,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from mtl_common.command import next_command, run, tool
+from mtl_prep import cli_bins
 
 app = tool("mtl-prep", "From text to token bins.")
 
 Corpus = Annotated[
     list[Path], typer.Argument(help="Files (.jsonl, .txt, source code; also .gz, .zst) or directories.")
 ]
-BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.")]
 TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")]
 
 
@@ -50,42 +50,48 @@ def tokenize_corpus(
     ] = None,
     max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
     shard_tokens: Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")] = 1 << 27,
+    task: Annotated[
+        str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
+    ] = None,
 ) -> None:
     """Turns a corpus into token bins; the same command continues an interrupted run."""
     import time
 
-    from mtl_prep import report, tokenize
+    from mtl_prep import report, shares, tokenize
 
     began = time.monotonic()
     request = tokenize.Request(
         corpus, tokenizer, out, workers or _cores(), text_key, eod, max_bad, shard_tokens
     )
+    if task is not None:
+        part = tokenize.tokenize_share(request, shares.parse_share(task))
+        print(report.part(part, time.monotonic() - began))
+        next_command(f"mtl-prep finish {out}, when all tasks are done")
+        return
     print(report.tokenized(tokenize.tokenize(request), request, time.monotonic() - began))
     next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
 
 
-@app.command("inspect")
-def inspect_bins(
-    path: BinsPath,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+@app.command("finish")
+def finish_bins(
+    out: Annotated[Path, typer.Argument(help="What was given to the tasks as --out.")],
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
+    max_bad: Annotated[
+        str | None, typer.Option(help="Bad records allowed, if not as the tasks said.")
+    ] = None,
 ) -> None:
-    """Shows what token bins hold."""
-    from mtl_prep import inspect, report
-
-    found = inspect.inspect(path)
-    print(inspect.as_json(found) if json else report.inspected(found))
-
-
-@app.command("verify")
-def verify_bins(path: BinsPath) -> None:
-    """Proves that bins are whole: reads all of them, checks every hash and every rule of the format."""
+    """Makes token bins of what the tasks of an array job did; names those that are not done."""
     import time
 
-    from mtl_prep import report, verify
+    from mtl_prep import report, tokenize
 
     began = time.monotonic()
-    print(report.verified(path, verify.check(path), time.monotonic() - began))
-    next_command(f"mtl-train --data {path} --model tiny --steps 200 --out runs/first")
+    outcome, request = tokenize.finish_shares(out, workers or _cores(), max_bad)
+    print(report.tokenized(outcome, request, time.monotonic() - began))
+    next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
+
+
+app.add_typer(cli_bins.app)
 
 
 def main() -> NoReturn:

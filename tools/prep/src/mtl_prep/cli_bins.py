@@ -1,0 +1,77 @@
+"""The commands on finished bins."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtl_common.command import next_command
+
+app = typer.Typer()
+
+BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.")]
+Out = Annotated[Path, typer.Option(help="What to make; it must not exist.")]
+ShardTokens = Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")]
+
+
+def _train_on(path: Path) -> None:
+    next_command(f"mtl-train --data {path} --model tiny --steps 200 --out runs/first")
+
+
+@app.command("inspect")
+def inspect_bins(
+    path: BinsPath,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Shows what token bins hold."""
+    from mtl_prep import bins_report, inspect
+
+    found = inspect.inspect(path)
+    print(inspect.as_json(found) if json else bins_report.inspected(found))
+
+
+@app.command("verify")
+def verify_bins(path: BinsPath) -> None:
+    """Proves that bins are whole: reads all of them, checks every hash and every rule of the format."""
+    from mtl_prep import bins_report, verify
+
+    began = time.monotonic()
+    print(bins_report.verified(path, verify.check(path), time.monotonic() - began))
+    _train_on(path)
+
+
+@app.command("convert")
+def convert_bins(
+    path: Annotated[
+        Path, typer.Argument(help="Bins, or the prefix of Megatron's PREFIX.bin and PREFIX.idx.")
+    ],
+    out: Out,
+    to: Annotated[
+        str | None, typer.Option("--to", help="What to make of bins: megatron, parquet, jsonl.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The tokenizer that made Megatron's files, to make bins of them.")
+    ] = None,
+    eod: Annotated[
+        str | None, typer.Option(help="The end-of-document token of those, if not the tokenizer's own.")
+    ] = None,
+    add_eod: Annotated[
+        bool, typer.Option("--add-eod", help="Put the end after documents of those that lack it.")
+    ] = False,
+    shard_tokens: ShardTokens = 1 << 27,
+) -> None:
+    """Turns bins into Megatron's .bin and .idx, parquet or JSON lines, and Megatron's files into bins."""
+    from mtl_common.errors import UsageError
+    from mtl_prep import bins_report, convert, from_megatron
+
+    if (to is None) == (tokenizer is None):
+        raise UsageError("give --to for bins, or --tokenizer for Megatron's files")
+    began = time.monotonic()
+    if to is not None:
+        print(bins_report.exported(convert.export(path, to, out), time.monotonic() - began))
+        return
+    assert tokenizer is not None
+    request = from_megatron.Request(path, tokenizer, out, eod, add_eod, shard_tokens)
+    print(bins_report.imported(from_megatron.from_megatron(request), time.monotonic() - began))
+    next_command(f"mtl-prep verify {out}")

@@ -1,0 +1,45 @@
+"""Words that several summaries share: aligned lines, and what a manifest says."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from mtl_common.bins import Manifest, Source
+from mtl_common.log import quantity
+from mtl_prep.corpus import told
+
+
+def lines(rows: Iterable[tuple[str, str]]) -> str:
+    """A name and a text a line, aligned; those without a text are left out."""
+    rows = [(name, text) for name, text in rows if text]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+def counted(counts: Iterable[dict[str, int]]) -> Counter[str]:
+    """The sum of several counts."""
+    return sum(map(Counter, counts), Counter[str]())
+
+
+def sums(sources: Iterable[Source]) -> str:
+    """`1,790 = 1,771 documents + 19 bad (17 empty, 2 not UTF-8)`."""
+    sources = list(sources)
+    records, documents = sum(s.records for s in sources), sum(s.documents for s in sources)
+    bad = counted(source.bad for source in sources)
+    reasons = f" ({told(bad)})" if bad else ""
+    return f"{records:,} = {documents:,} documents + {bad.total():,} bad{reasons}"
+
+
+def what(manifest: Manifest) -> list[tuple[str, str]]:
+    """What bins hold, a row for each kind of thing."""
+    facts = manifest.tokenizer
+    size = sum(shard.size for shard in manifest.shards)
+    return [
+        ("records", sums(manifest.sources)),
+        ("mended", told(counted(source.repaired for source in manifest.sources))),
+        ("tokens", f"{manifest.tokens:,} {manifest.dtype}, {manifest.documents:,} of them end a document"),
+        ("shards", f"{len(manifest.shards)}, {quantity(size, 'bytes')}"),
+        (
+            "tokenizer",
+            f"{facts.vocab_size:,} entries, end of document {facts.eod}, encoded by {facts.engine}",
+        ),
+    ]
