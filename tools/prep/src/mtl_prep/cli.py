@@ -50,6 +50,9 @@ def tokenize_corpus(
     ] = None,
     max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
     shard_tokens: Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")] = 1 << 27,
+    shuffle_documents: Annotated[
+        int | None, typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed.")
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
     ] = None,
@@ -61,7 +64,15 @@ def tokenize_corpus(
 
     began = time.monotonic()
     request = tokenize.Request(
-        corpus, tokenizer, out, workers or _cores(), text_key, eod, max_bad, shard_tokens
+        corpus=corpus,
+        tokenizer=tokenizer,
+        out=out,
+        workers=workers or _cores(),
+        text_key=text_key,
+        eod=eod,
+        max_bad=max_bad,
+        shard_tokens=shard_tokens,
+        shuffle_documents=shuffle_documents,
     )
     if task is not None:
         part = tokenize.tokenize_share(request, shares.parse_share(task))

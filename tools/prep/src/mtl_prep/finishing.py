@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,20 +17,15 @@ from mtl_prep.cut import pack_tasks
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
 from mtl_prep.plan import Plan
+from mtl_prep.shuffling import Order, shuffled
+from mtl_prep.stages import Runner, do_all, forget_lost
 from mtl_prep.tally import Tally, Unit, check, described, quarantined, tally
-from mtl_prep.work import Job, Step, Task, shard_name
-
-Run = Callable[[Job, Sequence[Task]], Iterator[Step]]  # does pieces of work, in one or more processes
+from mtl_prep.work import Job, shard_name
 
 
-def forget_lost(journal: Journal, start: str, is_there: Callable[[str], bool]) -> None:
-    """Makes work undone whose file is gone or cut, as after a loss of power."""
-    for name in journal.names(start):
-        if not is_there(name):
-            journal.forget(name)
-
-
-def _make_shards(job: Job, journal: Journal, units: Sequence[Unit], limit: int, run: Run) -> list[bins.Shard]:
+def _make_shards(
+    job: Job, journal: Journal, units: Sequence[Unit], limit: int, run: Runner
+) -> list[bins.Shard]:
     def is_there(name: str) -> bool:
         path = job.out / f"{name}.arrow"
         return path.exists() and path.stat().st_size == journal.read(name)["shard"]["size"]
@@ -38,12 +33,8 @@ def _make_shards(job: Job, journal: Journal, units: Sequence[Unit], limit: int, 
     forget_lost(journal, "shard-", is_there)
     pieces = Pieces(job.out, job.dtype, journal)
     packs = pack_tasks(units, limit, lambda unit: pieces.view(unit.name).offsets)
-    left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
     with progress("pack", sum(unit.tokens for unit in units), "tokens") as shown:
-        for step in run(job, left):
-            shown.advance(step.amount)
-    journal.refresh()
-    return [bins.Shard.model_validate(journal.read(shard_name(pack.number))["shard"]) for pack in packs]
+        return do_all(job, journal, [(shard_name(pack.number), pack) for pack in packs], run, shown)
 
 
 def _list_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> None:
@@ -83,18 +74,25 @@ def _manifest(
 
 
 def finish(
-    job: Job, plan: Plan, tokenizer: Tokenizer, journal: Journal, max_bad: str, run: Run
+    job: Job,
+    plan: Plan,
+    tokenizer: Tokenizer,
+    journal: Journal,
+    max_bad: str,
+    order: Order | None,
+    run: Runner,
 ) -> tuple[bins.Manifest, Tally]:
-    """Makes bins of the finished units; raises DataError when they must not be made.
+    """Makes bins of the finished units, in the order of the corpus or in another.
 
-    After it nothing of the run is left but the bins.
+    After it nothing of the run is left but the bins. Raises DataError when they must not be made.
     """
     check_unchanged(plan.corpus.sources)
     sums = tally(journal)
     sources = list(described(plan.corpus.sources, sums))
     _list_bad(job.out / "bad.jsonl", sources, journal)
     check(sources, sums, max_bad)
-    shards = _make_shards(job, journal, sums.units, plan.options["shard_tokens"], run)
+    units = sums.units if order is None else shuffled(job, journal, sums.units, order, run)
+    shards = _make_shards(job, journal, units, plan.options["shard_tokens"], run)
     manifest = _manifest(job, plan, tokenizer, shards, sources)
     for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -1,12 +1,14 @@
 """The files of finished pieces of work: where they lie, and how their documents are read back."""
 
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mtl_common.bins import Batch, Shard, ShardView
+from mtl_common.bins import Batch, Shard, ShardView, write_shard
 from mtl_prep.journal import Journal
 
 WORK = "_work"
@@ -39,6 +41,18 @@ class Pieces:
             return bool(self.path(name).stat().st_size == self._journal.read(name)["shard"]["size"])
         except FileNotFoundError:
             return False
+
+    def note(self, name: str) -> dict[str, Any]:
+        """What the journal says of a piece."""
+        return self._journal.read(name)
+
+    def write(self, name: str, batches: Iterable[Batch], more: Mapping[str, Any]) -> Shard:
+        """Writes a piece, then notes it, with `more` to remember."""
+        path = self.path(name)
+        path.parent.mkdir(exist_ok=True)
+        shard = write_shard(path, self._dtype, batches)
+        self._journal.write(name, {"shard": shard.model_dump(), **more})
+        return shard
 
     def view(self, name: str) -> ShardView:
         """The columns of a piece."""

@@ -42,13 +42,14 @@ class Plan:
 
 
 def _other_options(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{out} was made with {option} {json.dumps(before.get(name))}, not {json.dumps(value)}; "
-                "give the same option, or another --out"
-            )
+    for name in (name for name in {**now, **before} if before.get(name) != now.get(name)):
+        option, made = f"--{name.replace('_', '-')}", json.dumps(before.get(name))
+        how = f"with {option} {made}, not {json.dumps(now.get(name))}"
+        if name not in before:
+            how = f"without {option}"
+        elif name not in now:
+            how = f"with {option} {made}"
+        raise UsageError(f"{out} was made {how}; give the same option, or another --out")
 
 
 def _other_sources(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -63,7 +64,7 @@ def _other_sources(out: Path, before: Mapping[str, Any], now: Mapping[str, Any])
             raise UsageError(f"{name} {state} since {out} was begun; remove {out}, or choose another --out")
 
 
-def _compare(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def compare(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises UsageError about the first thing that is not asked for as it was before."""
     _other_options(out, before["options"], now["options"])
     if before["tokenizer"] != now["tokenizer"]:
@@ -82,7 +83,7 @@ def finished(out: Path, plan: Plan) -> Manifest | None:
         "sources": {source.path: source.size for source in manifest.sources},
     }
     sources = {source.name: source.size for source in plan.corpus.sources}
-    _compare(out, before, plan.written() | {"sources": sources})
+    compare(out, before, plan.written() | {"sources": sources})
     return manifest
 
 
@@ -109,7 +110,7 @@ def decided(out: Path, plan: Plan) -> dict[str, Any] | None:
         return None
     if before["made_by"] != plan.written()["made_by"]:
         raise UsageError(f"{out} was begun by another version of mtl-prep; remove it and start again")
-    _compare(out, before, plan.written())
+    compare(out, before, plan.written())
     return before
 
 

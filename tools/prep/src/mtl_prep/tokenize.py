@@ -22,11 +22,14 @@ from mtl_prep.beginning import end_of_document, sample
 from mtl_prep.corpus import Corpus, find
 from mtl_prep.cut import left_by_share, unit_tasks
 from mtl_prep.engine import trusted
-from mtl_prep.finishing import finish, forget_lost
+from mtl_prep.finishing import finish
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
 from mtl_prep.plan import Plan, asked_before, begun, decide, decided, finished
 from mtl_prep.shares import Share, ranges
+from mtl_prep.shuffle import PIECE_TOKENS
+from mtl_prep.shuffling import Order
+from mtl_prep.stages import forget_lost
 from mtl_prep.tally import parse_max_bad
 from mtl_prep.units import Reading
 from mtl_prep.work import Job, Step, Task
@@ -47,13 +50,22 @@ class Request:
     eod: str | None = None
     max_bad: str = "5%"
     shard_tokens: int = 1 << 27
+    shuffle_documents: int | None = None
     part_bytes: int = PART_BYTES
+    piece_tokens: int = PIECE_TOKENS
+
+    @property
+    def order(self) -> Order | None:
+        """The order of documents, if not that of the corpus."""
+        seed = self.shuffle_documents
+        return None if seed is None else Order(seed, self.piece_tokens)
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""
         rest = {"text_key": self.text_key, "eod": self.eod, "max_bad": self.max_bad}
         sizes = {"shard_tokens": self.shard_tokens, "part_bytes": self.part_bytes}
-        return {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()} | rest | sizes
+        order = {"shuffle_documents": self.shuffle_documents, "piece_tokens": self.piece_tokens}
+        return {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()} | rest | sizes | order
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,8 @@ class _Tokenizing:
         self.request, self.tokenizer = request, load(request.tokenizer)
         eod = end_of_document(self.tokenizer, request.eod)
         options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
+        if request.shuffle_documents is not None:
+            options["shuffle_documents"] = request.shuffle_documents
         corpus = find(request.corpus)
         self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
         self._eod = eod
@@ -161,8 +175,8 @@ class _Tokenizing:
 
     def finish(self, job: Job, journal: Journal) -> Outcome:
         """Makes the bins of the finished units."""
-        max_bad = self.request.max_bad
-        manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, self.run)
+        max_bad, order = self.request.max_bad, self.request.order
+        manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, order, self.run)
         return Outcome(manifest, self.plan.corpus, self.tokenizer, characters=sums.characters)
 
 

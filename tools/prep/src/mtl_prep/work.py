@@ -12,8 +12,10 @@ from pathlib import Path
 from mtl_common.bins import write_shard
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.encode import batches
+from mtl_prep.engine import Watch
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces, Span
+from mtl_prep.shuffle import Range, Run, merge, sort
 from mtl_prep.units import Reading, ReadTask, Unit, read
 
 
@@ -54,7 +56,7 @@ class Step:
     documents: int
 
 
-Task = ReadTask | Pack
+Task = ReadTask | Pack | Run | Range
 
 
 def shard_name(number: int) -> str:
@@ -74,6 +76,9 @@ class Worker:
         """Does the work and notes it; yields what each finished step stands for."""
         if isinstance(task, Pack):
             yield self._pack(task)
+        elif isinstance(task, Run | Range):
+            shard = sort(task, self._pieces) if isinstance(task, Run) else merge(task, self._pieces)
+            yield Step(shard.tokens, shard.documents)
         else:
             for unit in read(task, self._job.reading, self._journal):
                 yield self._encode(unit)
@@ -86,13 +91,15 @@ class Worker:
         characters = sum(map(len, found.texts))
         path = self._pieces.path(unit.name)
         path.parent.mkdir(exist_ok=True)
-        made = batches(self._tokenizer, found, job.eod, job.dtype, path.parent)
+        watch = Watch(self._tokenizer)
+        made = batches(watch, found, job.eod, job.dtype, path.parent)
         shard = write_shard(path, job.dtype, made)
         note = {
             "records": list(records.items()),
             "documents": shard.documents,
             "lines": found.lines,
             "characters": characters,
+            "compared": watch.compared,
             "size": unit.size,
             "shard": shard.model_dump(),
             "hashes": unit.hashes,
