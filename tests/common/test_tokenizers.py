@@ -98,12 +98,12 @@ def test_ids_are_those_of_the_library(directory: Path, name: str) -> None:
     assert (ids.dtype.name, offsets.dtype.name, len(offsets)) == ("uint32", "int64", len(TEXTS) + 1)
     assert split((ids, offsets)) == [encode(text) for text in TEXTS]
     assert tokenizer.encode(TEXTS[0]) == encode(TEXTS[0])
-    assert split(load(directory / name, fast=False).encode_batch(TEXTS)) == [encode(text) for text in TEXTS]
+    assert split(load(directory / name, engine="reference").encode_batch(TEXTS)) == [encode(text) for text in TEXTS]
 
 
 def test_bulk_encoding_takes_the_fast_library(directory: Path) -> None:
     assert load(directory / "bpe").engine == "fastokens"
-    assert load(directory / "bpe", fast=False).engine == "tokenizers"
+    assert load(directory / "bpe", engine="reference").engine == "tokenizers"
     assert load(directory / "ranks").engine == "fastokens"
     assert load(directory / "spm").engine == "sentencepiece"
 
@@ -216,8 +216,8 @@ def test_padding_truncation_and_dropout_of_the_file_do_not_touch_documents(
         },
         model=content["model"] | {"dropout": 0.5},
     )
-    for fast in (True, False):
-        assert load(path, fast=fast).encode(TEXTS[0]) == load(directory / "bpe").encode(TEXTS[0])
+    for engine in ("auto", "fastokens", "reference"):
+        assert load(path, engine=engine).encode(TEXTS[0]) == load(directory / "bpe").encode(TEXTS[0])
 
 
 def test_the_configuration_beside_names_end_start_and_template(directory: Path, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_vocabulary_without_some_bytes_tells_which(directory: Path, tmp_path: 
     assert load(directory / "bpe").facts.lost_bytes == b""
 
 
-def test_wordpiece_goes_through_its_own_library(tmp_path: Path) -> None:
+def test_wordpiece_is_encoded_a_word_at_a_time(tmp_path: Path) -> None:
     from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "token", "##ization", "is", "fun", ",", "[", "]", "sep"]
@@ -265,7 +265,7 @@ def test_wordpiece_goes_through_its_own_library(tmp_path: Path) -> None:
     library.add_special_tokens(words[:4])
     library.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load(tmp_path)
-    assert tokenizer.engine == "tokenizers"
+    assert tokenizer.engine == "words"
     assert tokenizer.encode("Tokenization, is fun [SEP]") == [4, 5, 8, 6, 7, 9, 11, 10]
     assert tokenizer.eod == 3
     assert b"".join(map(tokenizer.piece, [4, 5, 6])) == b" tokenization is"

@@ -1,21 +1,25 @@
 """Tokenizers: one small interface over Hugging Face's tokenizer.json, tiktoken ranks, sentencepiece models.
 
 Text is only ever text: a document or prompt that spells a special token gets the ordinary tokens of its
-letters. Bulk encoding returns flat buffers, never lists of token objects, and goes through fastokens where
+letters. Bulk encoding returns flat buffers, never lists of token objects, and goes through the fastest engine
 that gives the ids of the reference library on a set of awkward strings; elsewhere through the reference.
 Leaves out padding, cutting and templates that add tokens: whoever needs them adds them to plain ids.
 """
 
+import importlib.util
 import re
 from pathlib import Path
 
-from mtl_common.errors import DataError
+from mtl_common.config import nearest
+from mtl_common.errors import DataError, UsageError
+from mtl_common.tokenizers.engines import AUTO, ENGINES, QUICK, TURBO
+from mtl_common.tokenizers.flat import Flat
 from mtl_common.tokenizers.hugging_face import HuggingFace
-from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer
+from mtl_common.tokenizers.interface import Facts, Tokenizer
 from mtl_common.tokenizers.sentence_piece import SentencePiece
 from mtl_common.tokenizers.tiktoken_ranks import Ranks
 
-__all__ = ["Facts", "Flat", "Tokenizer", "load"]
+__all__ = ["AUTO", "ENGINES", "QUICK", "Facts", "Flat", "Tokenizer", "load"]
 
 
 def _find(spec: Path) -> Path:
@@ -35,17 +39,25 @@ def _find(spec: Path) -> Path:
     raise DataError(f"{spec} holds no tokenizer.json, .tiktoken or .model file")
 
 
-def load(spec: str | Path, *, fast: bool = True) -> Tokenizer:
+def load(spec: str | Path, *, engine: str = QUICK, one_thread: bool = False) -> Tokenizer:
     """Opens a tokenizer.json, a file of tiktoken ranks, a sentencepiece model, or a directory that holds one.
 
-    The kind is told from the content, not from the name. With `fast` false the reference library encodes.
-    Raises DataError, naming the file, for what is not a tokenizer.
+    The kind is told from the content, not from the name. `engine` is `auto` for the fastest engine that is
+    installed and exact, `quick` for the fastest of those that start at once, or the name of one; `one_thread`
+    keeps it to the thread that asks. Raises DataError, naming the file, for what is not a tokenizer, and
+    UsageError for an engine that is unknown, not installed or not exact.
     """
+    if engine not in (*ENGINES, QUICK):
+        raise UsageError(
+            f"no engine is called {engine}{nearest(engine, ENGINES)}; there are {', '.join(ENGINES)}"
+        )
+    if engine == TURBO and importlib.util.find_spec(TURBO) is None:
+        raise UsageError("gigatoken is not installed; pip install 'mtl-prep[turbo]' brings it")
     path = _find(Path(spec))
     with path.open("rb") as file:
         start = file.read(4096)
     if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
-        return HuggingFace(path, fast)
+        return HuggingFace(path, engine, one_thread)
     if re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", start):
-        return Ranks(path, fast)
-    return SentencePiece(path, fast)
+        return Ranks(path, engine, one_thread)
+    return SentencePiece(path, engine, one_thread)

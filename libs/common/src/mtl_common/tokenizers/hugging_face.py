@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from mtl_common.errors import DataError
+from mtl_common.tokenizers.engines import Build, Choice, Engine
+from mtl_common.tokenizers.flat import Encode, Flat, flatten
 from mtl_common.tokenizers.interface import (
     Facts,
-    Flat,
     Tokenizer,
     beside,
     canonical,
-    fast_encoder,
     fingerprint,
-    flatten,
     read_json,
 )
+from mtl_common.tokenizers.libraries import fastokens_engine, gigatoken_engine
 from mtl_common.tokenizers.pieces import byte_characters, decoders, piece_rule
+from mtl_common.tokenizers.words import words_engine
 
 END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 
@@ -45,11 +46,26 @@ def _lost_bytes(content: Mapping[str, Any], vocabulary: Mapping[str, int]) -> by
     return bytes(sorted(byte for character, byte in byte_characters().items() if character not in vocabulary))
 
 
+def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]:
+    text = json.dumps(content)
+    # text never spells a special token, and gigatoken knows no such choice; other added tokens stay
+    added = [token for token in content.get("added_tokens") or [] if not token.get("special")]
+
+    def gigatoken() -> Engine | None:
+        plain = json.dumps({**content, "added_tokens": added, "post_processor": None})
+        return gigatoken_engine(lambda library: library.from_json(plain))
+
+    return {
+        "gigatoken": gigatoken,
+        "fastokens": lambda: fastokens_engine(lambda library: library.from_json_str(text)),
+        "words": lambda: words_engine(content, reference),
+    }
+
+
 class HuggingFace(Tokenizer):
     """A tokenizer.json: byte-level BPE in bulk through fastokens, everything else through tokenizers."""
 
-    def __init__(self, path: Path, fast: bool) -> None:
-        import fastokens
+    def __init__(self, path: Path, wanted: str, one_thread: bool) -> None:
         import tokenizers
 
         content = read_json(path)
@@ -64,8 +80,9 @@ class HuggingFace(Tokenizer):
         self._library.encode_special_tokens = True
         self._piece = piece_rule(content)
         facts = self._facts(content, beside(path.parent))
-        bulk = fast_encoder(lambda: fastokens.Tokenizer.from_json_str(text)) if fast else None
-        super().__init__(path, "tokenizer.json", facts, "tokenizers", bulk)
+        choice = Choice(_builders(content, self.reference), wanted, one_thread)
+        spelled = [token["content"] for token in content.get("added_tokens") or []]
+        super().__init__(path, "tokenizer.json", facts, "tokenizers", choice, spelled)
 
     def _facts(self, content: Mapping[str, Any], config: Mapping[str, Any]) -> Facts:
         vocabulary = self._library.get_vocab(with_added_tokens=True)

@@ -1,24 +1,22 @@
-"""What every tokenizer offers, and the choice of the library that encodes in bulk."""
+"""What every tokenizer offers: text to flat ids by the fastest exact engine, and back."""
 
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from mtl_common.errors import DataError
-
-Flat = tuple[NDArray[np.uint32], NDArray[np.int64]]
-Encode = Callable[[Sequence[str]], Flat]
+from mtl_common.tokenizers.engines import REFERENCE, Choice
+from mtl_common.tokenizers.flat import Flat, same
 
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+SPELLED = 300  # tokens of a vocabulary that engines are tried on
 
 # Strings on which tokenizer libraries have been seen to differ.
 AWKWARD = (
@@ -31,6 +29,8 @@ AWKWARD = (
     "def f(x):\n    return x[0]**2  # ok\n\n\n\tif not x:\n",
     "<|endoftext|> <s>[INST]</s> [SEP] <|im_start|>",
     "a" * 70 + "=" * 70 + " " * 70 + "\u00e9" * 70,
+    "a\u180eb \u180e",
+    "x\u0295y \ua7ce\ua7d2 \u0c5c1 \U00010940\U00016ea0 \U0001e6c1 \U0001faea",
     "",
 )
 
@@ -78,31 +78,6 @@ def _chat_template(directory: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def flatten(lists: Sequence[Sequence[int]]) -> Flat:
-    """Lists of ids -> the ids end to end, and where each begins.
-
-    >>> flatten([[5, 6], [], [7]])[1].tolist()
-    [0, 2, 2, 3]
-    """
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    return np.fromiter(chain.from_iterable(lists), np.uint32, int(offsets[-1])), offsets
-
-
-def fast_encoder(build: Callable[[], Any]) -> Encode | None:
-    """Bulk encoding through fastokens, as `build` makes it, or None where it refuses the vocabulary."""
-    try:
-        engine = build()
-    except ValueError:
-        return None
-
-    def encode(texts: Sequence[str]) -> Flat:
-        ids, offsets = engine.encode_batch_flat(list(texts), split_special_tokens=True)
-        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64).astype(np.int64)
-
-    return encode
-
-
 def fingerprint(*parts: bytes) -> str:
     """The xxh3-128 of byte strings, as 32 hex digits."""
     return xxhash.xxh3_128(b"\n\n".join(parts)).hexdigest()
@@ -113,19 +88,40 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def _same(one: Flat, other: Flat) -> bool:
-    return np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])
-
-
 class Tokenizer(ABC):
     """Text to ids and back."""
 
-    def __init__(self, path: Path, stored_as: str, facts: Facts, library: str, bulk: Encode | None) -> None:
-        """`bulk` encodes in place of the reference `library` if it is exact on awkward strings."""
-        self.path, self.facts, self._stored_as = path, facts, stored_as
-        exact = bulk is not None and _same(bulk(AWKWARD), self.reference(AWKWARD))
-        self._encode = bulk if bulk and exact else self.reference
-        self.engine = "fastokens" if exact else library
+    def __init__(
+        self,
+        path: Path,
+        stored_as: str,
+        facts: Facts,
+        library: str,
+        choice: Choice,
+        spelled: Sequence[str] = (),
+    ) -> None:
+        """The reference `library` encodes unless an engine of the choice gives its ids on awkward strings.
+
+        `spelled` are tokens that may be spelled in text, on which engines are tried too.
+        """
+        self.path, self.facts, self._stored_as, self._library_name = path, facts, stored_as, library
+        tried = [*AWKWARD, *(f"x{token}y {token} z{token}" for token in spelled[:SPELLED])]
+        self._engines, self._encode = choice.make(tried, self.reference)
+
+    @property
+    def engine(self) -> str:
+        """The library that encodes."""
+        return self._engines[0] if self._engines else self._library_name
+
+    @property
+    def choices(self) -> list[str]:
+        """The engine that encodes and the slower ones behind it, as `load` takes them."""
+        return [*self._engines, REFERENCE]
+
+    @property
+    def library(self) -> str:
+        """The library whose ids are right by definition."""
+        return self._library_name
 
     @property
     def vocab_size(self) -> int:
@@ -184,7 +180,7 @@ class Tokenizer(ABC):
 
     def exact_on(self, texts: Sequence[str]) -> bool:
         """Whether these texts have the ids that the reference library gives them."""
-        return self._encode == self.reference or _same(self._encode(texts), self.reference(texts))
+        return not self._engines or same(self._encode(texts), self.reference(texts))
 
     @abstractmethod
     def reference(self, texts: Sequence[str]) -> Flat:

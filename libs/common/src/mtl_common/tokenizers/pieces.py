@@ -12,6 +12,12 @@ def byte_characters() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
 
 
+def bytes_written() -> Callable[[bytes], str]:
+    """How a byte-level vocabulary writes bytes: a printable character for each."""
+    table = "".join(sorted(byte_characters(), key=byte_characters().__getitem__))
+    return lambda token: token.decode("latin-1").translate(dict(enumerate(table)))
+
+
 def decoders(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     """The decoders of a tokenizer.json, those inside sequences too."""
     for inner in (decoder or {}).get("decoders", []):

@@ -1,17 +1,30 @@
 """Sentencepiece models."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from mtl_common.errors import DataError
-from mtl_common.tokenizers.interface import Facts, Flat, Tokenizer, fingerprint, flatten
+from mtl_common.tokenizers.engines import Build, Choice, Engine, matching
+from mtl_common.tokenizers.flat import Flat, flatten
+from mtl_common.tokenizers.interface import Facts, Tokenizer, fingerprint
+from mtl_common.tokenizers.libraries import gigatoken_engine
 from mtl_common.tokenizers.pieces import marked_piece
+
+
+def _builders(path: str, controls: Sequence[str]) -> dict[str, Build]:
+    def gigatoken() -> Engine | None:
+        # it takes the spelling of a control piece for the piece
+        doubts = matching("|".join(map(re.escape, controls)), within_ascii=True)
+        return gigatoken_engine(lambda library: library.from_sentencepiece(path), doubts)
+
+    return {"gigatoken": gigatoken}
 
 
 class SentencePiece(Tokenizer):
     """A sentencepiece .model, BPE or unigram."""
 
-    def __init__(self, path: Path, fast: bool) -> None:
+    def __init__(self, path: Path, wanted: str, one_thread: bool) -> None:
         import sentencepiece
 
         try:
@@ -29,7 +42,9 @@ class SentencePiece(Tokenizer):
             fingerprint=fingerprint(self._library.serialized_model_proto()),
             specials=controls,
         )
-        super().__init__(path, "tokenizer.model", facts, "sentencepiece", None)
+        spelled = [self._library.id_to_piece(i) for i in sorted(controls)]
+        choice = Choice(_builders(str(path), spelled), wanted, one_thread)
+        super().__init__(path, "tokenizer.model", facts, "sentencepiece", choice, spelled)
 
     @staticmethod
     def _id(found: int) -> int | None:

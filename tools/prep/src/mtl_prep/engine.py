@@ -1,0 +1,108 @@
+"""Which library encodes a run: the fastest that is exact on the first documents and on a share of the others.
+
+A fast engine is compared with the reference on some text of every feed. One difference means that anything it
+gave may be wrong: the units are made anew with the next engine, with a warning, and the manifest says so.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from mtl_common.errors import DataError
+from mtl_common.tokenizers import AUTO, QUICK, Flat, Tokenizer, load
+from mtl_prep.journal import Journal
+
+NOTE = "engine"
+SMALL_CORPUS = 1 << 26  # bytes; a faster engine's start would cost more than it saves
+SHARE = 4096  # one character in so many is encoded twice; the reference may be 80 times slower
+PIECE = 256  # characters of a document that are compared
+
+
+class InexactError(DataError):
+    """An engine gave other ids than the reference; `engine` and `place` say which and where."""
+
+    def __init__(self, message: str, engine: str, place: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.engine, self.place = engine, place
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, tuple[int, int]]]:
+        return type(self), (str(self), self.engine, self.place)
+
+
+class Watch:
+    """Compares a tokenizer's engine with its reference; `compared` counts pieces of text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.compared = tokenizer, 0
+
+    def look(self, texts: Sequence[str], places: Sequence[tuple[int, int]], flat: Flat | None = None) -> None:
+        """Compares pieces of some texts, chosen by their places; a short one whole, with the ids given to it.
+
+        Raises InexactError.
+        """
+        if not texts or self.tokenizer.choices[0] == "reference":
+            return
+        wanted = min(len(texts), 1 + sum(map(len, texts)) // (SHARE * PIECE))
+        chance = xxhash.xxh3_64_intdigest(b"%d:%d" % tuple(places[0][:2]))
+        for i in {(chance + k * len(texts) // wanted) % len(texts) for k in range(wanted)}:
+            start = chance % max(1, len(texts[i]) - PIECE)
+            piece = texts[i][start : start + PIECE]
+            given = (
+                None if flat is None or len(piece) < len(texts[i]) else flat[0][flat[1][i] : flat[1][i + 1]]
+            )
+            self._compare(piece, given, places[i])
+
+    def looking(self, pieces: Iterable[str], place: tuple[int, int]) -> Iterator[str]:
+        """The pieces of one document, some text of each compared on the way."""
+        for piece in pieces:
+            if piece:
+                self.look([piece], [place])
+            yield piece
+
+    def _compare(self, piece: str, given: np.ndarray | None, place: tuple[int, int]) -> None:
+        ids = self.tokenizer.encode_batch([piece])[0] if given is None else given
+        self.compared += 1
+        if not np.array_equal(ids, self.tokenizer.reference([piece])[0]):
+            name = self.tokenizer.choices[0]
+            raise InexactError(
+                f"{name} gives other ids than {self.tokenizer.library} in record {place[1] + 1} of source "
+                f"{place[0] + 1}; run again with another --engine",
+                name,
+                place,
+            )
+
+
+def fitting(asked: str, size: int) -> str:
+    """The engine to load for a corpus of `size` bytes."""
+    return QUICK if asked == AUTO and size < SMALL_CORPUS else asked
+
+
+def distrusted(journal: Journal) -> dict[str, str]:
+    """Engine -> where it was found to be wrong in this run."""
+    return dict(journal.read(NOTE)) if journal.has(NOTE) else {}
+
+
+def distrust(journal: Journal, engine: str, where: str) -> None:
+    """Notes that an engine is wrong, and makes undone what it made."""
+    journal.write(NOTE, distrusted(journal) | {engine: where})
+    for name in journal.names("unit-"):
+        journal.forget(name)
+    print(
+        f"warning: {engine} gives other ids than the reference in {where}; begun anew without it",
+        file=sys.stderr,
+    )
+
+
+def trusted(journal: Journal, path: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
+    """The tokenizer with the fastest engine that is not known to be wrong, and is right on `texts`."""
+    for name in tokenizer.choices:
+        if name in distrusted(journal):
+            continue
+        found = tokenizer if name == tokenizer.choices[0] else load(path, engine=name, one_thread=True)
+        if found.exact_on(texts):
+            return found
+        distrust(journal, name, "the first documents")
+    raise AssertionError("the reference is exact by definition")
