@@ -22,6 +22,12 @@ def verified(path: Path, manifest: Manifest, seconds: float) -> str:
     return lines([*what(manifest), ("read", read), ("whole", f"{path}: {checked}")])
 
 
+def made(out: Path, manifest: Manifest, seconds: float) -> str:
+    """The summary of bins made of bins."""
+    sources = f"{len(manifest.sources):,}"
+    return lines([*what(manifest), ("sources", sources), ("written", f"{out} in {duration(seconds)}")])
+
+
 def _files(paths: Iterable[Path]) -> list[tuple[str, str]]:
     """A line for each of a few files, one for many."""
     sizes = {path: path.stat().st_size for path in paths}

@@ -75,3 +75,19 @@ def convert_bins(
     request = from_megatron.Request(path, tokenizer, out, eod, add_eod, shard_tokens)
     print(bins_report.imported(from_megatron.from_megatron(request), time.monotonic() - began))
     next_command(f"mtl-prep verify {out}")
+
+
+@app.command("merge")
+def merge_bins(
+    paths: Annotated[list[Path], typer.Argument(help="The directories of the bins, in the order wanted.")],
+    out: Out,
+    shard_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most, if not as in the inputs.")
+    ] = None,
+) -> None:
+    """Makes one of several bins: the bytes that tokenizing their corpora together would have given."""
+    from mtl_prep import bins_report, merge
+
+    began = time.monotonic()
+    print(bins_report.made(out, merge.merge(paths, out, shard_tokens), time.monotonic() - began))
+    next_command(f"mtl-prep verify {out}")

@@ -9,22 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from mtl_common.bins import Batch, Bins, ShardView, staged
+from mtl_common.bins import Batch, Bins, staged
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
-
-PIECE = 1 << 20  # tokens handled together; a longer document is alone
-RUN = 1 << 14  # documents handled together
-
-
-def pieces(view: ShardView) -> Iterator[Batch]:
-    """The documents of a shard in order, some at a time."""
-    first, count = 0, len(view.record)
-    while first < count:
-        offsets = view.offsets[first : first + RUN + 1]
-        last = first + max(1, int(np.searchsorted(offsets, offsets[0] + PIECE, "right")) - 1)
-        yield view.batch(first, last)
-        first = last
 
 
 def _table(batch: Batch, paths: Any) -> Any:
@@ -52,7 +39,7 @@ def to_parquet(bins: Bins, out: Path) -> Iterator[int]:
     with staged(out) as place:
         for index, shard in enumerate(bins.manifest.shards):
             path, writer = place / Path(shard.file).with_suffix(".parquet"), None
-            for batch in pieces(bins.shard(index)):
+            for batch in bins.shard(index).pieces():
                 table = _table(batch, paths)
                 writer = writer or pa.parquet.ParquetWriter(path, table.schema, compression="zstd")
                 writer.write_table(table)
@@ -88,7 +75,7 @@ def to_json_lines(bins: Bins, out: Path) -> Iterator[int]:
     tokenizer, sources = load(bins.tokenizer), bins.manifest.sources
     with _new_file(out) as file:
         for index in range(len(bins.manifest.shards)):
-            for batch in pieces(bins.shard(index)):
+            for batch in bins.shard(index).pieces():
                 for row, record in enumerate(batch.record.tolist()):
                     ids = batch.ids[batch.offsets[row] : batch.offsets[row + 1]].tolist()
                     place = {"source": sources[batch.source[row]].path, "record": record}

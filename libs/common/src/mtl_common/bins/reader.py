@@ -3,6 +3,7 @@
 import mmap
 import os
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from mtl_common.bins.columns import Batch, Sentences
 from mtl_common.bins.manifest import TOKENIZER, Shard, read_manifest
 from mtl_common.errors import DataError
+
+PIECE_TOKENS, PIECE_DOCUMENTS = 1 << 20, 1 << 14
 
 
 class ShardView:
@@ -54,6 +57,15 @@ class ShardView:
     def batch(self, first: int, last: int) -> Batch:
         """The documents `first:last`; no ids are copied."""
         return self.whole.part(first, last)
+
+    def pieces(self) -> Iterator[Batch]:
+        """All documents in order, some at a time, so that copies of them stay small; a giant is alone."""
+        whole, first = self.whole, 0
+        while first < len(self.record):
+            offsets = self.offsets[first : first + PIECE_DOCUMENTS + 1]
+            last = first + max(1, int(np.searchsorted(offsets, offsets[0] + PIECE_TOKENS, "right")) - 1)
+            yield whole.part(first, last)
+            first = last
 
 
 class Bins:
