@@ -30,7 +30,7 @@ def with_ends(flat: Flat, eod: int, dtype: str) -> tuple[NDArray[Any], NDArray[n
     return out, ended
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[Flat, list[int]]:
+def encoded(tokenizer: Tokenizer, texts: list[str]) -> tuple[Flat, list[int]]:
     """The ids of texts, and which of them the library cannot encode; those have no ids."""
     try:
         return tokenizer.encode_batch(texts), []
@@ -38,13 +38,13 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[Flat, list[int]]:
         if len(texts) == 1:
             return (np.empty(0, np.uint32), np.zeros(2, np.int64)), [0]
     halves = (texts[: len(texts) // 2], texts[len(texts) // 2 :])
-    (first, early), (second, late) = (_encode(tokenizer, half) for half in halves)
+    (first, early), (second, late) = (encoded(tokenizer, half) for half in halves)
     ids = np.concatenate([first[0], second[0]])
     offsets = np.concatenate([first[1], second[1][1:] + first[1][-1]])
     return (ids, offsets), [*early, *(len(halves[0]) + i for i in late)]
 
 
-def _feeds(found: Documents) -> Iterator[slice]:
+def feeds(found: Documents) -> Iterator[slice]:
     """The texts in runs of up to FEED characters; a longer one is alone."""
     start = size = 0
     for i, text in enumerate(found.texts):
@@ -59,7 +59,7 @@ def _feeds(found: Documents) -> Iterator[slice]:
 def _together(watch: Watch, found: Documents, run: slice, eod: int, dtype: str) -> Batch:
     """Some documents as one batch."""
     places = found.places[run]
-    (ids, offsets), failed = _encode(watch.tokenizer, found.texts[run])
+    (ids, offsets), failed = encoded(watch.tokenizer, found.texts[run])
     if not failed:
         watch.look(found.texts[run], places, (ids, offsets))
     kept = np.diff(offsets) > 0
@@ -77,7 +77,8 @@ def _long(
     """One long document as a batch, or none when it is refused."""
     place = (long.source, long.record)
     try:
-        with long_document(watch.tokenizer, watch.looking(long.pieces(), place), place, eod, dtype, directory) as batch:
+        pieces = watch.looking(long.pieces(), place)
+        with long_document(watch.tokenizer, pieces, place, eod, dtype, directory) as batch:
             yield batch
     except BadRecordError as bad:
         found.refuse(*place, str(bad))
@@ -85,7 +86,7 @@ def _long(
 
 def batches(watch: Watch, found: Documents, eod: int, dtype: str, directory: Path) -> Iterator[Batch]:
     """The documents as ids, long ones kept in `directory` for now; what has no tokens is refused."""
-    for run in _feeds(found):
+    for run in feeds(found):
         text, place = found.texts[run.start], found.places[run.start]
         if len(text) <= FEED:
             yield _together(watch, found, run, eod, dtype)
