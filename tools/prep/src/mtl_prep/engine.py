@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from mtl_common.errors import DataError
+from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import AUTO, QUICK, Flat, Tokenizer, load
 from mtl_prep.journal import Journal
 
@@ -22,14 +23,14 @@ PIECE = 256  # characters of a document that are compared
 
 
 class InexactError(DataError):
-    """An engine gave other ids than the reference; `engine` and `place` say which and where."""
+    """An engine gave other ids than the reference, in a document of a source."""
 
-    def __init__(self, message: str, engine: str, place: tuple[int, int]) -> None:
-        super().__init__(message)
-        self.engine, self.place = engine, place
+    def __init__(self, engine: str, source: int) -> None:
+        super().__init__(f"{engine} gives other ids than the reference; choose another --encoder")
+        self.engine, self.source = engine, source
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, tuple[int, int]]]:
-        return type(self), (str(self), self.engine, self.place)
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (self.engine, self.source)
 
 
 class Watch:
@@ -50,9 +51,8 @@ class Watch:
         for i in {(chance + k * len(texts) // wanted) % len(texts) for k in range(wanted)}:
             start = chance % max(1, len(texts[i]) - PIECE)
             piece = texts[i][start : start + PIECE]
-            given = (
-                None if flat is None or len(piece) < len(texts[i]) else flat[0][flat[1][i] : flat[1][i + 1]]
-            )
+            whole = flat is not None and len(piece) == len(texts[i])
+            given = flat[0][flat[1][i] : flat[1][i + 1]] if flat is not None and whole else None
             self._compare(piece, given, places[i])
 
     def looking(self, pieces: Iterable[str], place: tuple[int, int]) -> Iterator[str]:
@@ -62,17 +62,11 @@ class Watch:
                 self.look([piece], [place])
             yield piece
 
-    def _compare(self, piece: str, given: np.ndarray | None, place: tuple[int, int]) -> None:
+    def _compare(self, piece: str, given: NDArray[np.uint32] | None, place: tuple[int, int]) -> None:
         ids = self.tokenizer.encode_batch([piece])[0] if given is None else given
         self.compared += 1
         if not np.array_equal(ids, self.tokenizer.reference([piece])[0]):
-            name = self.tokenizer.choices[0]
-            raise InexactError(
-                f"{name} gives other ids than {self.tokenizer.library} in record {place[1] + 1} of source "
-                f"{place[0] + 1}; run again with another --engine",
-                name,
-                place,
-            )
+            raise InexactError(self.tokenizer.choices[0], place[0])
 
 
 def fitting(asked: str, size: int) -> str:
@@ -86,14 +80,20 @@ def distrusted(journal: Journal) -> dict[str, str]:
 
 
 def distrust(journal: Journal, engine: str, where: str) -> None:
-    """Notes that an engine is wrong, and makes undone what it made."""
+    """Notes, and says, that an engine is wrong."""
     journal.write(NOTE, distrusted(journal) | {engine: where})
-    for name in journal.names("unit-"):
-        journal.forget(name)
     print(
-        f"warning: {engine} gives other ids than the reference in {where}; begun anew without it",
+        f"warning: {engine} gives other ids than the reference in {where}; its units are made anew",
         file=sys.stderr,
     )
+
+
+def forget_distrusted(journal: Journal) -> None:
+    """Makes undone what engines have made that were found to be wrong, by this process or another."""
+    wrong = distrusted(journal)
+    for name in journal.names("unit-") if wrong else []:
+        if journal.read(name)["engine"] in wrong:
+            journal.forget(name)
 
 
 def trusted(journal: Journal, path: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> Tokenizer:
@@ -101,7 +101,10 @@ def trusted(journal: Journal, path: Path, tokenizer: Tokenizer, texts: Sequence[
     for name in tokenizer.choices:
         if name in distrusted(journal):
             continue
-        found = tokenizer if name == tokenizer.choices[0] else load(path, engine=name, one_thread=True)
+        try:
+            found = tokenizer if name == tokenizer.choices[0] else load(path, engine=name, one_thread=True)
+        except UsageError:
+            continue  # it does not read this vocabulary
         if found.exact_on(texts):
             return found
         distrust(journal, name, "the first documents")

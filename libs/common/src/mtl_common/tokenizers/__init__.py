@@ -19,7 +19,7 @@ from mtl_common.tokenizers.interface import Facts, Tokenizer
 from mtl_common.tokenizers.sentence_piece import SentencePiece
 from mtl_common.tokenizers.tiktoken_ranks import Ranks
 
-__all__ = ["AUTO", "ENGINES", "QUICK", "Facts", "Flat", "Tokenizer", "load"]
+__all__ = ["AUTO", "ENGINES", "QUICK", "Facts", "Flat", "Tokenizer", "check_engine", "load"]
 
 
 def _find(spec: Path) -> Path:
@@ -39,6 +39,16 @@ def _find(spec: Path) -> Path:
     raise DataError(f"{spec} holds no tokenizer.json, .tiktoken or .model file")
 
 
+def check_engine(name: str) -> None:
+    """Raises UsageError for an engine that is unknown or not installed."""
+    if name not in (*ENGINES, QUICK):
+        raise UsageError(
+            f"no --encoder is called {name}{nearest(name, ENGINES)}; there are {', '.join(ENGINES)}"
+        )
+    if name == TURBO and importlib.util.find_spec(TURBO) is None:
+        raise UsageError("gigatoken is not installed; pip install 'mtl-prep[turbo]' brings it")
+
+
 def load(spec: str | Path, *, engine: str = QUICK, one_thread: bool = False) -> Tokenizer:
     """Opens a tokenizer.json, a file of tiktoken ranks, a sentencepiece model, or a directory that holds one.
 
@@ -47,12 +57,7 @@ def load(spec: str | Path, *, engine: str = QUICK, one_thread: bool = False) -> 
     keeps it to the thread that asks. Raises DataError, naming the file, for what is not a tokenizer, and
     UsageError for an engine that is unknown, not installed or not exact.
     """
-    if engine not in (*ENGINES, QUICK):
-        raise UsageError(
-            f"no engine is called {engine}{nearest(engine, ENGINES)}; there are {', '.join(ENGINES)}"
-        )
-    if engine == TURBO and importlib.util.find_spec(TURBO) is None:
-        raise UsageError("gigatoken is not installed; pip install 'mtl-prep[turbo]' brings it")
+    check_engine(engine)
     path = _find(Path(spec))
     with path.open("rb") as file:
         start = file.read(4096)

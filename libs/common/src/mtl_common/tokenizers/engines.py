@@ -129,7 +129,7 @@ class Choice:
         """
         by_name = self.wanted not in (AUTO, QUICK, REFERENCE)
         if by_name and self.wanted not in self.builders:
-            raise UsageError(f"--engine {self.wanted} does not read this kind of tokenizer; leave it out")
+            raise UsageError(f"--encoder {self.wanted} does not read this kind of tokenizer; leave it out")
         names = _considered(self.builders, self.wanted)
         for place, name in enumerate(names):
             with one_core(self.one_thread):
@@ -141,5 +141,5 @@ class Choice:
                 return [name, *behind], Chain(engine, partial(rest.encode, tried, reference))
             if by_name:
                 what = "gives other ids than the reference" if engine else "cannot encode this vocabulary"
-                raise UsageError(f"--engine {name} {what}; leave it out")
+                raise UsageError(f"--encoder {name} {what}; leave it out")
         return [], reference
