@@ -53,6 +53,13 @@ def tokenize_corpus(
     shuffle_documents: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed.")
     ] = None,
+    encoder: Annotated[
+        str, typer.Option(help="auto, gigatoken, fastokens, words or reference; the ids are the same.")
+    ] = "auto",
+    engine: Annotated[str, typer.Option(help="What runs the processes: local or ray.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or Ray is started here.")
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
     ] = None,
@@ -67,12 +74,15 @@ def tokenize_corpus(
         corpus=corpus,
         tokenizer=tokenizer,
         out=out,
-        workers=workers or _cores(),
+        workers=workers or (0 if engine == "ray" else _cores()),
         text_key=text_key,
         eod=eod,
         max_bad=max_bad,
         shard_tokens=shard_tokens,
         shuffle_documents=shuffle_documents,
+        encoder=encoder,
+        runs_on=engine,
+        ray_address=ray_address,
     )
     if task is not None:
         part = tokenize.tokenize_share(request, shares.parse_share(task))

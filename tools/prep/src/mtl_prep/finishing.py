@@ -17,14 +17,15 @@ from mtl_prep.cut import pack_tasks
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
 from mtl_prep.plan import Plan
+from mtl_prep.runners import Runner
 from mtl_prep.shuffling import Order, shuffled
-from mtl_prep.stages import Runner, do_all, forget_lost
+from mtl_prep.stages import do_all, forget_lost
 from mtl_prep.tally import Tally, Unit, check, described, quarantined, tally
 from mtl_prep.work import Job, shard_name
 
 
 def _make_shards(
-    job: Job, journal: Journal, units: Sequence[Unit], limit: int, run: Runner
+    job: Job, journal: Journal, units: Sequence[Unit], limit: int, runner: Runner
 ) -> list[bins.Shard]:
     def is_there(name: str) -> bool:
         path = job.out / f"{name}.arrow"
@@ -34,7 +35,7 @@ def _make_shards(
     pieces = Pieces(job.out, job.dtype, journal)
     packs = pack_tasks(units, limit, lambda unit: pieces.view(unit.name).offsets)
     with progress("pack", sum(unit.tokens for unit in units), "tokens") as shown:
-        return do_all(job, journal, [(shard_name(pack.number), pack) for pack in packs], run, shown)
+        return do_all(job, journal, [(shard_name(pack.number), pack) for pack in packs], runner, shown)
 
 
 def _list_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> None:
@@ -80,7 +81,7 @@ def finish(
     journal: Journal,
     max_bad: str,
     order: Order | None,
-    run: Runner,
+    runner: Runner,
 ) -> tuple[bins.Manifest, Tally]:
     """Makes bins of the finished units, in the order of the corpus or in another.
 
@@ -91,8 +92,8 @@ def finish(
     sources = list(described(plan.corpus.sources, sums))
     _list_bad(job.out / "bad.jsonl", sources, journal)
     check(sources, sums, max_bad)
-    units = sums.units if order is None else shuffled(job, journal, sums.units, order, run)
-    shards = _make_shards(job, journal, units, plan.options["shard_tokens"], run)
+    units = sums.units if order is None else shuffled(job, journal, sums.units, order, runner)
+    shards = _make_shards(job, journal, units, plan.options["shard_tokens"], runner)
     manifest = _manifest(job, plan, tokenizer, shards, sources)
     for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

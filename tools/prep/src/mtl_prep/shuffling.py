@@ -7,8 +7,9 @@ from mtl_common.log import progress
 from mtl_prep.cut import pack_tasks
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import Pieces
+from mtl_prep.runners import Runner
 from mtl_prep.shuffle import PIECE_TOKENS, Range, Run, piece_tokens
-from mtl_prep.stages import Runner, do_all, forget_lost
+from mtl_prep.stages import do_all, forget_lost
 from mtl_prep.tally import Unit
 from mtl_prep.work import Job
 
@@ -21,7 +22,7 @@ class Order:
     piece_tokens: int = PIECE_TOKENS
 
 
-def shuffled(job: Job, journal: Journal, units: Sequence[Unit], order: Order, run: Runner) -> list[Unit]:
+def shuffled(job: Job, journal: Journal, units: Sequence[Unit], order: Order, runner: Runner) -> list[Unit]:
     """Puts the documents of all units in another order; gives the pieces that hold it."""
     pieces = Pieces(job.out, job.dtype, journal)
     forget_lost(journal, "run-", pieces.is_there)
@@ -32,8 +33,8 @@ def shuffled(job: Job, journal: Journal, units: Sequence[Unit], order: Order, ru
     runs = [Run(pack.number, pack.spans, order.seed, ranges) for pack in packs]
     merges = [Range(number, len(runs), order.seed) for number in range(ranges)]
     with progress("shuffle", 2 * total, "tokens") as shown:
-        do_all(job, journal, [(task.name, task) for task in runs], run, shown)
-        found = do_all(job, journal, [(task.name, task) for task in merges], run, shown)
+        do_all(job, journal, [(task.name, task) for task in runs], runner, shown)
+        found = do_all(job, journal, [(task.name, task) for task in merges], runner, shown)
     return [
         Unit(task.name, shard.documents, shard.tokens, 0) for task, shard in zip(merges, found, strict=True)
     ]

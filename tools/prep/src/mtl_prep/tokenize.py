@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,23 @@ from typing import Any
 from mtl_common import bins
 from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
-from mtl_common.tokenizers import Tokenizer, load
-from mtl_prep import pool
+from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.beginning import end_of_document, sample
 from mtl_prep.corpus import Corpus, find
 from mtl_prep.cut import left_by_share, unit_tasks
-from mtl_prep.engine import trusted
+from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, trusted
 from mtl_prep.finishing import finish
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
 from mtl_prep.plan import Plan, asked_before, begun, decide, decided, finished
+from mtl_prep.runners import Runner, runner
 from mtl_prep.shares import Share, ranges
 from mtl_prep.shuffle import PIECE_TOKENS
 from mtl_prep.shuffling import Order
 from mtl_prep.stages import forget_lost
 from mtl_prep.tally import parse_max_bad
 from mtl_prep.units import Reading
-from mtl_prep.work import Job, Step, Task
+from mtl_prep.work import Job
 
 ARRAY = "array-"  # how notes of the number of tasks begin
 PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
@@ -51,8 +52,11 @@ class Request:
     max_bad: str = "5%"
     shard_tokens: int = 1 << 27
     shuffle_documents: int | None = None
+    encoder: str = AUTO
     part_bytes: int = PART_BYTES
     piece_tokens: int = PIECE_TOKENS
+    runs_on: str = "local"
+    ray_address: str | None = None
 
     @property
     def order(self) -> Order | None:
@@ -105,12 +109,17 @@ def _keep(tokenizer: Tokenizer, out: Path) -> None:
 
 def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
     """Begins a run, or finds what an earlier one decided: the tokenizer with the engine to encode."""
-    before = decided(request.out, plan)
+    before, found = decided(request.out, plan), tokenizer
     if before is None:
-        found = trusted(journal, request.tokenizer, tokenizer, sample(plan.corpus, request.text_key))
+        fastest = fitting(request.encoder, plan.corpus.size)
+        found = load(request.tokenizer, engine=fastest, one_thread=True)
+        found = trusted(journal, request.tokenizer, found, sample(plan.corpus, request.text_key))
         _keep(tokenizer, request.out)
         before = decide(request.out, plan, {"engine": found.choices[0], "request": request.written()})
-    return load(request.tokenizer, engine=before["engine"], one_thread=True)
+    engine = before["engine"] if request.encoder == AUTO else request.encoder
+    if found is tokenizer or found.choices[0] != engine:
+        found = load(request.tokenizer, engine=engine, one_thread=True)
+    return trusted(journal, request.tokenizer, found, [])
 
 
 def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
@@ -133,9 +142,10 @@ def _done(journal: Journal) -> tuple[int, int]:
 class _Tokenizing:
     """One corpus on its way to bins."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, runner: Runner) -> None:
         parse_max_bad(request.max_bad)
-        self.request, self.tokenizer = request, load(request.tokenizer)
+        check_engine(request.encoder)
+        self.request, self.runner, self.tokenizer = request, runner, load(request.tokenizer)
         eod = end_of_document(self.tokenizer, request.eod)
         options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
         if request.shuffle_documents is not None:
@@ -144,13 +154,10 @@ class _Tokenizing:
         self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
         self._eod = eod
 
-    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
-        """Does pieces of work where it was asked for."""
-        return pool.run(job, tasks, self.request.workers)
-
     def begin(self, journal: Journal) -> Job:
         """What every piece of work needs to know, as the first process decided it."""
         self.tokenizer = _start(self.plan, self.request, self.tokenizer, journal)
+        forget_distrusted(journal)
         return _job(self.request, self.plan, self.tokenizer, self._eod)
 
     def already(self) -> Outcome | None:
@@ -161,13 +168,21 @@ class _Tokenizing:
         shutil.rmtree(self.request.out / WORK, ignore_errors=True)
         return Outcome(manifest, self.plan.corpus, self.tokenizer, already=True)
 
-    def make_units(self, job: Job, journal: Journal, share: Share) -> Part:
-        """Does what is left of a share of the units."""
+    def make_units(self, journal: Journal, share: Share) -> tuple[Part, Job]:
+        """Does what is left of a share of the units; all of it anew when an engine turns out to be wrong."""
+        while True:
+            job = self.begin(journal)
+            try:
+                return self._make_units(job, journal, share), job
+            except InexactError as error:
+                distrust(journal, error.engine, self.plan.corpus.sources[error.source].name)
+
+    def _make_units(self, job: Job, journal: Journal, share: Share) -> Part:
         forget_lost(journal, "unit-", Pieces(job.out, job.dtype, journal).is_there)
         done, documents = _done(journal) if share == Share() else (0, 0)
-        tasks, size = unit_tasks(journal, job.reading, self.request.workers, share)
+        tasks, size = unit_tasks(journal, job.reading, self.runner.workers, share)
         with progress("tokenize", size, "bytes", done=done) as shown:
-            for step in self.run(job, tasks):
+            for step in self.runner.run(job, tasks):
                 documents += step.documents
                 shown.advance(step.amount, f"{documents:,} documents")
         journal.refresh()
@@ -176,8 +191,14 @@ class _Tokenizing:
     def finish(self, job: Job, journal: Journal) -> Outcome:
         """Makes the bins of the finished units."""
         max_bad, order = self.request.max_bad, self.request.order
-        manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, order, self.run)
+        manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, order, self.runner)
         return Outcome(manifest, self.plan.corpus, self.tokenizer, characters=sums.characters)
+
+
+@contextmanager
+def _tokenizing(request: Request) -> Iterator[_Tokenizing]:
+    with runner(request.runs_on, request.workers, request.ray_address) as found:
+        yield _Tokenizing(request, found)
 
 
 def tokenize(request: Request) -> Outcome:
@@ -186,26 +207,24 @@ def tokenize(request: Request) -> Outcome:
     Raises UsageError for a request that does not fit what is there, DataError for a corpus or tokenizer that
     cannot be used, RankError when a worker process was killed.
     """
-    work = _Tokenizing(request)
-    already = work.already()
-    if already:
-        return already
-    with begun(request.out, Share()) as journal:
-        job = work.begin(journal)
-        work.make_units(job, journal, Share())
-        return work.finish(job, journal)
+    with _tokenizing(request) as work:
+        already = work.already()
+        if already:
+            return already
+        with begun(request.out, Share()) as journal:
+            _, job = work.make_units(journal, Share())
+            return work.finish(job, journal)
 
 
 def tokenize_share(request: Request, share: Share) -> Part:
     """Does one task of an array job; `finish_shares` makes bins when all are done. Raises like `tokenize`."""
-    work = _Tokenizing(request)
-    if work.already():
-        return Part(share, 0, 0, 0)
-    with begun(request.out, share) as journal:
-        job = work.begin(journal)
-        if not journal.has(f"{ARRAY}{share.of}"):
-            journal.write(f"{ARRAY}{share.of}", {})
-        return work.make_units(job, journal, share)
+    with _tokenizing(request) as work:
+        if work.already():
+            return Part(share, 0, 0, 0)
+        with begun(request.out, share) as journal:
+            if not journal.has(f"{ARRAY}{share.of}"):
+                journal.write(f"{ARRAY}{share.of}", {})
+            return work.make_units(journal, share)[0]
 
 
 def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
@@ -240,8 +259,7 @@ def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome
     Raises UsageError when none was begun or one is running, DataError when some are not done.
     """
     request = _asked(out, workers, max_bad)
-    work = _Tokenizing(request)
-    with begun(out, Share()) as journal:
+    with _tokenizing(request) as work, begun(out, Share()) as journal:
         job = work.begin(journal)
         forget_lost(journal, "unit-", Pieces(out, job.dtype, journal).is_there)
         _check_complete(out, journal, job.reading)

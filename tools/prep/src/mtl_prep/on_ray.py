@@ -1,0 +1,149 @@
+"""The same pieces of work on Ray: processes that it starts, here or on a cluster, and replaces when they die.
+
+All machines see the corpus and the bins under the same paths. What a process had finished before it died is
+in the journal, so its task, given to the one that replaces it, is soon done.
+"""
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mtl_common.errors import RankError, UsageError
+from mtl_common.log import duration
+from mtl_prep.pool import LOOK_EVERY, STILL, told
+from mtl_prep.work import Job, Step, Task, Worker
+
+RETRIES = 3  # of a task whose process died, and new processes in place of one
+OBJECT_STORE = 80 << 20  # bytes; tasks and steps are small, and Ray takes a third of the memory unasked
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise UsageError("--engine ray needs Ray; pip install 'mtl-prep[ray]' brings it") from None
+
+
+class Steps:
+    """Collects the steps of all processes until the driver asks for them."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+
+    def put(self, step: Step) -> None:
+        """Takes one in."""
+        self._steps.append(step)
+
+    def take(self) -> list[Step]:
+        """Those since the last call."""
+        steps, self._steps = self._steps, []
+        return steps
+
+
+class Doer:
+    """One process of Ray's that does pieces of work."""
+
+    def __init__(self) -> None:
+        self._worker: Worker | None = None
+
+    def do(self, shared: Sequence[Any], task: Task) -> Exception | None:
+        """Does one; gives the error that ended it, if one did. `shared` tells where job and steps are."""
+        ray = _ray()
+        job, steps = shared
+        try:
+            self._worker = self._worker or ray.get(job).worker()
+            for step in self._worker.run(task):
+                ray.get(steps.put.remote(step))
+        except Exception as error:
+            return told(error)
+        return None
+
+
+def _results(ready: Sequence[Any]) -> None:
+    """Raises what ended a task."""
+    ray = _ray()
+    for reference in ready:
+        try:
+            error = ray.get(reference)
+        except ray.exceptions.RayError as lost:
+            raise RankError(
+                f"a piece of work was lost on Ray {RETRIES + 1} times, perhaps for want of memory "
+                f"({type(lost).__name__}); run again to continue"
+            ) from None
+        if error is not None:
+            raise error
+
+
+def _check_moving(since: float, tasks: int, processes: int) -> None:
+    """Raises RankError when nothing was finished for long."""
+    if time.monotonic() - since > STILL:
+        raise RankError(
+            f"Ray finished nothing for {duration(STILL)}, with {tasks} tasks on {processes} processes; "
+            "see whether it has so many cores, and run again to continue"
+        )
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Ray, connected to; `workers` processes of one core each."""
+
+    workers: int
+
+    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+        """Does all tasks; yields what each finished step stands for.
+
+        Raises what a task raised, and RankError when Ray gives a task up or finishes nothing for long.
+        """
+        ray = _ray()
+        steps = ray.remote(num_cpus=0)(Steps).remote()
+        kind = ray.remote(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)(Doer)
+        doers = [kind.remote() for _ in range(min(self.workers, len(tasks)))]
+        try:
+            # a new process in place of one that died asks for the job again, so it stays in Ray's store
+            yield from self._all(doers, (ray.put(job), steps), tasks)
+        finally:
+            for actor in (*doers, steps):
+                ray.kill(actor)
+
+    def _all(self, doers: Sequence[Any], shared: Sequence[Any], tasks: Sequence[Task]) -> Iterator[Step]:
+        ray, (_, steps) = _ray(), shared
+        left, idle, at_work, since = list(reversed(tasks)), list(doers), dict[Any, Any](), time.monotonic()
+        while left or at_work:
+            while left and idle:
+                doer = idle.pop()
+                at_work[doer.do.remote(shared, left.pop())] = doer
+            ready, _ = ray.wait(list(at_work), timeout=LOOK_EVERY)
+            _results(ready)
+            idle += [at_work.pop(reference) for reference in ready]
+            found = ray.get(steps.take.remote())
+            since = time.monotonic() if ready or found else since
+            _check_moving(since, len(at_work), len(doers))
+            yield from found
+
+
+@contextmanager
+def connected(workers: int, address: str | None) -> Iterator[OnRay]:
+    """Ray at an address, or started here for as long as the context lasts.
+
+    Raises UsageError when Ray is not installed or does not answer.
+    """
+    ray = _ray()
+    address = address or os.environ.get("RAY_ADDRESS")
+    here = {"num_cpus": workers or None, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+    try:
+        ray.init(
+            address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else here)
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"at {address}" if address else "here"
+        first = str(error).strip().splitlines()[0]
+        raise UsageError(f"Ray does not answer {where} ({first}); see --ray-address") from None
+    try:
+        yield OnRay(workers or max(int(ray.cluster_resources().get("CPU", 1)), 1))
+    finally:
+        ray.shutdown()
