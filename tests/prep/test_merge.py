@@ -93,6 +93,14 @@ def test_what_does_not_fit_is_refused_by_name(make: Make, corpora: list[Path], t
     assert not (tmp_path / "merged").exists()
 
 
+def test_shuffled_bins_are_refused(make: Make, corpora: list[Path], tmp_path: Path) -> None:
+    one, two = (make(path, name=path.stem) for path in corpora[:2])
+    options = {**two.manifest.options, "shuffle_documents": 3}
+    shuffled = edited(two.path, tmp_path / "s", options=options)
+    with pytest.raises(UsageError, match="s was shuffled"):
+        merge([one.path, shuffled], tmp_path / "merged")
+
+
 def test_16_and_32_bits(tmp_path: Path) -> None:
     narrow = make_bins(tmp_path / "narrow", [[1, 2]], 65_536)
     wide = make_bins(tmp_path / "wide", [[1, 70_000]], 70_001)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,18 @@ import numpy as np
 import pytest
 
 from corpus import stdlib_texts, train_bpe
-from mtl_common.bins import Batch, Bins, Manifest, Shard, read_manifest, write_manifest, write_shard
+from mtl_common.bins import (
+    Batch,
+    Bins,
+    Manifest,
+    Sentences,
+    Shard,
+    Writer,
+    about,
+    read_manifest,
+    write_manifest,
+    write_shard,
+)
 from mtl_prep.tokenize import Request, tokenize
 from mtl_prep.verify import verify
 from preparing import json_lines, prep
@@ -191,8 +203,8 @@ def test_shards_listed_in_another_order(bins: Path) -> None:
         (edited_shard(0, largest_id=1022), "the manifest says 1,022"),
         (edited_shard(0, tokens_at=1 << 40), "the manifest places its columns outside the file"),
         (edited_shard(1, source_at=512), "source_at is "),
-        (edited_shard(1, xxh3_offsets="0" * 32), "its offsets do not match their hash"),
-        (edited_shard(1, xxh3="0" * 32), "it does not match its hash"),
+        (edited_shard(1, xxh3_offsets="0" * 32), "the hash of its offsets does not match"),
+        (edited_shard(1, xxh3="0" * 32), "its hash does not match"),
         (edited_shard(1, documents=3), "rows, not one of 3"),
     ],
 )
@@ -259,6 +271,61 @@ def test_offsets_that_do_not_rise(bins: Path) -> None:
     assert f"{bins}/shard-00000.arrow: document 1: no end after the beginning" in list(verify(bins))
 
 
+def test_the_order_of_a_seed_is_no_damage(bins: Path) -> None:
+    edit(bins, lambda m: {"shards": (m.shards[1], m.shards[0], m.shards[2])})
+    assert len(list(verify(bins))) == 1
+    edit(bins, lambda m: {"options": {**m.options, "shuffle_documents": 7}})
+    assert list(verify(bins)) == []
+
+
+@pytest.fixture
+def marked(tmp_path: Path, tokenizer: Path) -> Path:
+    """Bins with a loss column."""
+    with Writer(tmp_path / "marked", tokenizer) as writer:
+        writer.add([5, 6, 7], loss=[0, 1, 1])
+        writer.add([8], loss=[0])
+    assert list(verify(tmp_path / "marked")) == []
+    return tmp_path / "marked"
+
+
+def test_a_wrong_bit_in_the_loss(marked: Path) -> None:
+    shard = read_manifest(marked).shards[0]
+    assert shard.loss_at is not None
+    flip(marked / shard.file, shard.loss_at + 1)
+    problems = [problem.partition(": ")[2] for problem in verify(marked)]
+    assert problems == [
+        "the hash of its loss does not match",
+        "its loss has marks up to 17, their sum is 20, not 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("starts", "good"),
+    [
+        ([0, 2, 0], True),
+        ([0, 1, 0], True),
+        ([1, 2, 0], False),
+        ([0, 0, 0], False),
+        ([0, 4, 0], False),
+        ([0, 2, 1], False),
+    ],
+)
+def test_sentences(tmp_path: Path, tokenizer: Path, starts: list[int], good: bool) -> None:
+    """Two documents of four and two ids, of two sentences and of one."""
+    with Writer(tmp_path / "bins", tokenizer) as writer:
+        writer.add([5, 6, 7])
+        writer.add([8])
+    found = Bins(tmp_path / "bins")
+    sentences = Sentences(np.array(starts, np.uint32), np.array([0, 2, 3]))
+    batch = replace(found.shard(0).whole, sentences=sentences)
+    facts = about(found.manifest.tokenizer, "uint16")
+    shard = write_shard(tmp_path / "bins" / "shard-00000.arrow", "uint16", [batch], facts)
+    edit(tmp_path / "bins", lambda m: {"shards": (shard,)})
+    problems = list(verify(tmp_path / "bins"))
+    assert (problems == []) == good
+    assert all("no rising beginnings of sentences from 0 on" in problem for problem in problems)
+
+
 def test_records_that_do_not_rise(bins: Path) -> None:
     def change(batch: Batch) -> None:
         batch.record[1] = batch.record[0]
@@ -280,7 +347,7 @@ def test_what_is_no_bins(tmp_path: Path) -> None:
 def test_memory_does_not_follow_the_size_of_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of documents are told rightly when every piece cuts documents somewhere else."""
     from mtl_common.bins import ShardView
-    from mtl_prep import verify as module
+    from mtl_prep import verify_shard as module
 
     ids = np.array([1, 0, 2, 3, 0, 4, 4, 4, 4, 4, 0, 5, 0], np.uint16)
     offsets = np.array([0, 2, 5, 11, 13], np.int64)

@@ -49,6 +49,8 @@ def _check(inputs: Sequence[Bins], shard_tokens: int | None) -> None:
     first, owners = inputs[0], dict[tuple[str, str], Bins]()
     expected = _traits(first, shard_tokens)
     for bins in inputs:
+        if bins.manifest.shuffled:
+            raise UsageError(f"{bins.path} was shuffled; merge bins in the order of their corpora")
         found = _traits(bins, shard_tokens)
         for name in {**expected, **found}:
             one, other = (json.dumps(traits.get(name)) for traits in (expected, found))
@@ -91,8 +93,8 @@ def _copy_beside(inputs: Sequence[Bins], place: Path) -> None:
 def merge(paths: Sequence[Path], out: Path, shard_tokens: int | None = None) -> Manifest:
     """Makes bins in `out` of the documents of all `paths`, in that order.
 
-    Raises UsageError when `out` exists, for bins of another tokenizer, end of document or option
-    (`shard_tokens` may differ when it is given here), or when they share a source.
+    Raises UsageError when `out` exists, for shuffled bins, for bins of another tokenizer, end of document or
+    option (`shard_tokens` may differ when it is given here), or when they share a source.
     """
     if len(paths) < 2:
         raise UsageError("give at least two bins to merge")

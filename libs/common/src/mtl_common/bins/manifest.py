@@ -88,6 +88,11 @@ class Manifest(Record):
     shards: tuple[Shard, ...]
     sources: tuple[Source, ...]
 
+    @property
+    def shuffled(self) -> bool:
+        """Whether documents stand in the order of a seed, not in that of their sources."""
+        return self.options.get("shuffle_documents") is not None
+
 
 def dtype_for(vocab_size: int) -> str:
     """The smallest type that holds every id below `vocab_size`.
