@@ -1,4 +1,4 @@
-"""Tokenizers: one small interface over Hugging Face's tokenizer.json, tiktoken ranks, sentencepiece models.
+"""Tokenizers: one interface over tokenizer.json, BERT's vocab.txt, tiktoken ranks, sentencepiece and bytes.
 
 Text is only ever text: a document or prompt that spells a special token gets the ordinary tokens of its
 letters. Bulk encoding returns flat buffers, never lists of token objects, and goes through the fastest engine
@@ -16,27 +16,31 @@ from mtl_common.tokenizers.engines import AUTO, ENGINES, QUICK, TURBO
 from mtl_common.tokenizers.flat import Flat
 from mtl_common.tokenizers.hugging_face import HuggingFace
 from mtl_common.tokenizers.interface import Facts, Tokenizer
+from mtl_common.tokenizers.plain_bytes import FILE, SPEC
 from mtl_common.tokenizers.sentence_piece import SentencePiece
 from mtl_common.tokenizers.tiktoken_ranks import Ranks
 
 __all__ = ["AUTO", "ENGINES", "QUICK", "Facts", "Flat", "Tokenizer", "check_engine", "load"]
 
 
+KINDS = "a tokenizer.json, .tiktoken, .model or vocab.txt file"
+
+
 def _find(spec: Path) -> Path:
     """The tokenizer file that a path names: itself, or the one in a directory."""
     if spec.is_file():
         return spec
+    if str(spec) == SPEC and not spec.exists():
+        return FILE
     if not spec.is_dir():
-        raise DataError(
-            f"no tokenizer at {spec}; give a tokenizer.json, .tiktoken or .model file, or its directory"
-        )
-    for pattern in ("tokenizer.json", "*.tiktoken", "*.model"):
+        raise DataError(f"no tokenizer at {spec}; give {KINDS}, the directory of one, or the word bytes")
+    for pattern in ("tokenizer.json", "*.tiktoken", "*.model", "vocab.txt"):
         found = sorted(spec.glob(pattern))
         if len(found) > 1:
             raise DataError(f"{spec} holds several tokenizers: {', '.join(p.name for p in found)}; name one")
         if found:
             return found[0]
-    raise DataError(f"{spec} holds no tokenizer.json, .tiktoken or .model file")
+    raise DataError(f"{spec} holds no tokenizer.json, .tiktoken, .model or vocab.txt file")
 
 
 def check_engine(name: str) -> None:
@@ -50,17 +54,19 @@ def check_engine(name: str) -> None:
 
 
 def load(spec: str | Path, *, engine: str = QUICK, one_thread: bool = False) -> Tokenizer:
-    """Opens a tokenizer.json, a file of tiktoken ranks, a sentencepiece model, or a directory that holds one.
+    """Opens a tokenizer.json, tiktoken ranks, a sentencepiece model, a vocab.txt, or the directory of one.
 
-    The kind is told from the content, not from the name. `engine` is `auto` for the fastest engine that is
-    installed and exact, `quick` for the fastest of those that start at once, or the name of one; `one_thread`
-    keeps it to the thread that asks. Raises DataError, naming the file, for what is not a tokenizer, and
-    UsageError for an engine that is unknown, not installed or not exact.
+    `bytes` names the tokenizer whose ids are bytes. The kind of a file is told from its content. `engine` is
+    `auto` for the fastest engine that is installed and exact, `quick` for the fastest of those that start at
+    once, or the name of one; `one_thread` keeps it to the asking thread. Raises DataError, naming the file,
+    for what is not a tokenizer, and UsageError for an engine that is unknown, not installed or not exact.
     """
     check_engine(engine)
     path = _find(Path(spec))
     with path.open("rb") as file:
         start = file.read(4096)
+    if re.search(rb"^\[(UNK|PAD)\]\r?$", start, re.MULTILINE):
+        return HuggingFace(path, engine, one_thread, is_vocabulary=True)
     if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return HuggingFace(path, engine, one_thread)
     if re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", start):

@@ -22,7 +22,7 @@ REFERENCE = "reference"
 AUTO = "auto"
 QUICK = "quick"
 TURBO = "gigatoken"
-ENGINES = (AUTO, TURBO, "fastokens", "words", REFERENCE)
+ENGINES = (AUTO, TURBO, "fastokens", "words", "bytes", REFERENCE)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from mtl_common.tokenizers.interface import (
 )
 from mtl_common.tokenizers.libraries import fastokens_engine, gigatoken_engine
 from mtl_common.tokenizers.pieces import byte_characters, decoders, piece_rule
+from mtl_common.tokenizers.plain_bytes import bytes_engine
+from mtl_common.tokenizers.word_piece import as_tokenizer_json
 from mtl_common.tokenizers.words import words_engine
 
 END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -46,6 +48,20 @@ def _lost_bytes(content: Mapping[str, Any], vocabulary: Mapping[str, int]) -> by
     return bytes(sorted(byte for character, byte in byte_characters().items() if character not in vocabulary))
 
 
+def _unheeded(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a file asks for that would change documents."""
+    truncation, padding = content.get("truncation") or {}, content.get("padding") or {}
+    dropout = content.get("model", {}).get("dropout")
+    strategy = padding.get("strategy")
+    size = f" to {strategy['Fixed']} tokens" if isinstance(strategy, dict) and "Fixed" in strategy else ""
+    asked = {
+        f"cutting to {truncation.get('max_length')} tokens": truncation,
+        f"padding{size}": padding,
+        f"leaving out {dropout} of merges at random": dropout,
+    }
+    return tuple(what for what, is_asked in asked.items() if is_asked)
+
+
 def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]:
     text = json.dumps(content)
     # text never spells a special token, and gigatoken knows no such choice; other added tokens stay
@@ -56,6 +72,7 @@ def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]
         return gigatoken_engine(lambda library: library.from_json(plain))
 
     return {
+        "bytes": lambda: bytes_engine(content),
         "gigatoken": gigatoken,
         "fastokens": lambda: fastokens_engine(lambda library: library.from_json_str(text)),
         "words": lambda: words_engine(content, reference),
@@ -63,13 +80,15 @@ def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]
 
 
 class HuggingFace(Tokenizer):
-    """A tokenizer.json: byte-level BPE in bulk through fastokens, everything else through tokenizers."""
+    """A tokenizer.json, or a vocab.txt that stands for one."""
 
-    def __init__(self, path: Path, wanted: str, one_thread: bool) -> None:
+    def __init__(self, path: Path, wanted: str, one_thread: bool, is_vocabulary: bool = False) -> None:
         import tokenizers
 
-        content = read_json(path)
+        config = beside(path.parent)
+        content = as_tokenizer_json(path, config) if is_vocabulary else read_json(path)
         # a file may ask for padding to 128, cutting to 128 or random merges; corpora are encoded as they are
+        unheeded = _unheeded(content)
         content |= {"truncation": None, "padding": None}
         content.get("model", {}).pop("dropout", None)
         text = json.dumps(content)
@@ -79,12 +98,15 @@ class HuggingFace(Tokenizer):
             raise DataError(f"{path} is not a tokenizer.json that tokenizers can read: {error}") from None
         self._library.encode_special_tokens = True
         self._piece = piece_rule(content)
-        facts = self._facts(content, beside(path.parent))
+        facts = self._facts(content, config, unheeded)
         choice = Choice(_builders(content, self.reference), wanted, one_thread)
         spelled = [token["content"] for token in content.get("added_tokens") or []]
-        super().__init__(path, "tokenizer.json", facts, "tokenizers", choice, spelled)
+        stored_as = "vocab.txt" if is_vocabulary else "tokenizer.json"
+        super().__init__(path, stored_as, facts, "tokenizers", choice, spelled)
 
-    def _facts(self, content: Mapping[str, Any], config: Mapping[str, Any]) -> Facts:
+    def _facts(
+        self, content: Mapping[str, Any], config: Mapping[str, Any], unheeded: tuple[str, ...]
+    ) -> Facts:
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise DataError("the vocabulary of tokenizer.json is empty")
@@ -98,6 +120,8 @@ class HuggingFace(Tokenizer):
             fingerprint=fingerprint(canonical(_deciding(content))),
             specials=frozenset(specials.values()),
             lost_bytes=_lost_bytes(content, vocabulary),
+            unknown=vocabulary.get(content.get("model", {}).get("unk_token") or ""),
+            unheeded=unheeded,
         )
 
     def reference(self, texts: Sequence[str]) -> Flat:  # noqa: D102

@@ -40,7 +40,9 @@ class Facts:
     """What is known of a vocabulary.
 
     `vocab_size` is the largest id plus one; `eod` ends a document; `lost_bytes` have no token and vanish from
-    text; `fingerprint` names the mapping from text to ids, and does not depend on how its file is written.
+    text; `unknown` stands for any text without tokens; `unheeded` is what the file asks for that would change
+    documents (cutting, padding); `fingerprint` names the mapping from text to ids, and does not depend on how
+    its file is written.
     """
 
     vocab_size: int
@@ -49,6 +51,8 @@ class Facts:
     fingerprint: str
     specials: frozenset[int] = frozenset()
     lost_bytes: bytes = b""
+    unknown: int | None = None
+    unheeded: tuple[str, ...] = ()
 
 
 def read_json(path: Path) -> dict[str, Any]:

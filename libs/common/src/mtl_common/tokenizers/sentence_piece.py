@@ -41,6 +41,7 @@ class SentencePiece(Tokenizer):
             bos=self._id(self._library.bos_id()),
             fingerprint=fingerprint(self._library.serialized_model_proto()),
             specials=controls,
+            unknown=self._id(self._library.unk_id()),
         )
         spelled = [self._library.id_to_piece(i) for i in sorted(controls)]
         choice = Choice(_builders(str(path), spelled), wanted, one_thread)
