@@ -21,6 +21,11 @@ STILL = 1800.0  # seconds without a finished step anywhere, after which the proc
 Step = TypeVar("Step", covariant=True)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Worker(Protocol[Step]):
     """Does pieces of work, one after the other."""
 

@@ -1,0 +1,27 @@
+"""Recognizes the directory of a clean corpus, in which only the shards are documents to read."""
+
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from mtl_common.errors import DataError
+
+FORMAT: Final = "mtl-clean"
+MANIFEST = "manifest.json"
+UNFINISHED = Path("_work", "examined")
+
+
+def clean_shards(directory: Path) -> list[str] | None:
+    """The files to read in order, None for any other directory; raises DataError for an unfinished one."""
+    try:
+        content = (directory / MANIFEST).read_bytes()
+    except OSError:
+        if (directory / UNFINISHED).is_dir():
+            raise DataError(
+                f"{directory} is an unfinished clean corpus; run the same mtl-prep curate again to finish it"
+            ) from None
+        return None
+    if FORMAT.encode() not in content[:100]:
+        return None
+    return [shard["file"] for shard in orjson.loads(content)["shards"]]

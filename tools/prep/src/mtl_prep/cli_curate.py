@@ -1,0 +1,35 @@
+"""The command that makes a clean corpus."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mtl_common.command import next_command
+
+app = typer.Typer()
+
+
+@app.command("curate")
+def curate_corpus(
+    recipe: Annotated[Path, typer.Argument(help="A TOML file with a table for each step, in order.")],
+    corpus: Annotated[list[Path], typer.Argument(help="Files or directories, as for tokenize.")],
+    out: Annotated[Path, typer.Option(help="The directory of the clean corpus.")],
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
+    text_key: Annotated[str, typer.Option(help="The key of the text in records.")] = "text",
+    max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
+    shard_bytes: Annotated[
+        int, typer.Option(min=1, help="Bytes of JSON in a shard, and the rest of its last record.")
+    ] = 1 << 28,
+) -> None:
+    """Removes and mends documents by the steps of a recipe; the same command continues an interrupted run."""
+    import time
+
+    from mtl_prep.curate import report, run
+    from mtl_prep.pool import cores
+
+    began = time.monotonic()
+    request = run.Request(recipe, corpus, out, workers or cores(), text_key, max_bad, shard_bytes)
+    print(report.curated(run.curate(request), request, time.monotonic() - began))
+    key = "" if text_key == "text" else f" --text-key {text_key}"
+    next_command(f"mtl-prep tokenize {out} --tokenizer TOKENIZER --out bins{key}")

@@ -1,0 +1,51 @@
+"""The one decision between the two readings: which documents repeat others, in the order of the recipe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtl_prep.curate.examine import FATES
+from mtl_prep.curate.recipe import Recipe
+from mtl_prep.curate.signatures import COMPARED, UnitSignatures, save
+from mtl_prep.curate.step import GlobalStep
+from mtl_prep.tally import Unit
+
+DECIDED, ORIGINALS = "decided.npy", "originals.npy"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of every document of the corpus in the order of the corpus, as far as it is examined.
+
+    fates (documents,) 0 or the step at which each goes; originals (documents,) the one it repeats, or -1.
+    """
+
+    fates: NDArray[np.uint8]
+    originals: NDArray[np.int64]
+
+
+def decide(directory: Path, recipe: Recipe, units: Sequence[Unit]) -> None:
+    """Compares documents, and writes the decision; the same signatures give the same one."""
+    named = [(unit.name, unit.documents) for unit in units]
+    fates = UnitSignatures(directory, named, 0).row(FATES, 0).copy() if units else np.zeros(0, np.uint8)
+    originals = np.full(len(fates), -1, np.int64)
+    for number, (_, step) in enumerate(recipe.steps[: recipe.examined], 1):
+        if isinstance(step, GlobalStep) and units:
+            signatures = UnitSignatures(directory, named, number)
+            there = (fates == 0) | (fates > number)  # who goes for a later step is still there at this one
+            documents = np.flatnonzero(there & signatures.row(COMPARED, 0))
+            found = step.originals(signatures, documents)
+            repeats = found != documents
+            fates[documents[repeats]] = number
+            originals[documents[repeats]] = found[repeats]
+    save(directory / ORIGINALS, originals)
+    save(directory / DECIDED, fates)
+
+
+def decision(directory: Path) -> Decision:
+    """The decision, as it lies on the disk."""
+    fates, originals = (np.load(directory / name, mmap_mode="r") for name in (DECIDED, ORIGINALS))
+    return Decision(fates, originals)

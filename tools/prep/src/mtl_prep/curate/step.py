@@ -1,0 +1,118 @@
+"""What all steps have in common: their settings, which documents they look at, and what they say."""
+
+from collections import Counter
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictFloat, StrictInt
+
+from mtl_common.config import Settings
+from mtl_prep.curate.batch import Batch, Mask
+
+Count = StrictInt | Literal[False]
+Share = Annotated[StrictFloat, Field(ge=0)] | Literal[False]
+SOURCE = "source"
+
+
+class Verdict:
+    """What a step says of the documents of a batch: which go and why, which have a new text or new keys.
+
+    `edits` counts what was changed in texts, by kind.
+    """
+
+    def __init__(self, documents: int) -> None:
+        self.reasons: list[str] = [""]
+        self.reason: NDArray[np.uint8] = np.zeros(documents, np.uint8)
+        self.texts: dict[int, str] = {}
+        self.keys: dict[int, dict[str, Any]] = {}
+        self.edits: Counter[str] = Counter()
+
+    def remove(self, documents: NDArray[Any], reason: str) -> None:
+        """Lets documents go (a mask or indices), but for those that go for an earlier reason."""
+        self.reasons.append(reason)
+        mask = np.zeros(len(self.reason), bool)
+        mask[documents] = True
+        self.reason[mask & (self.reason == 0)] = len(self.reasons) - 1
+
+    def why(self, document: int) -> str:
+        """The reason why a document goes, empty for one that stays."""
+        return self.reasons[int(self.reason[document])]
+
+
+class Judge(Protocol):
+    """A step at work in one process."""
+
+    def judge(self, batch: Batch, wanted: Mask) -> Verdict:
+        """What becomes of the documents; those not in `wanted` (documents,) may be passed over."""
+
+
+def _matches(value: Any, asked: Any) -> bool:
+    """Whether a record's value is the asked one, one of several, or like a pattern with * and ?."""
+    if isinstance(asked, list | tuple):
+        return any(_matches(value, one) for one in asked)
+    if isinstance(asked, str) and isinstance(value, str):
+        return fnmatchcase(value, asked)
+    return bool(value == asked)
+
+
+class Step(Settings):
+    """The settings of a step.
+
+    A document is looked at when its record has all values of `only`, and none of `unless`: keys of the record
+    (and `source`, the path of its file), each with a value, a pattern such as `*.py`, or a list of them.
+    """
+
+    changes: ClassVar[bool] = False  # whether it gives documents new texts or keys
+
+    only: dict[str, Any] = Field(default_factory=dict)
+    unless: dict[str, Any] = Field(default_factory=dict)
+
+    def wants(self, record: Mapping[str, Any], source: str) -> bool:
+        """Whether the document of a record is looked at."""
+
+        def has(key: str, asked: Any) -> bool:
+            return _matches(source if key == SOURCE else record.get(key), asked)
+
+        return all(has(*pair) for pair in self.only.items()) and not any(
+            has(*pair) for pair in self.unless.items()
+        )
+
+    def inputs(self, base: Path) -> list[Path]:
+        """The files that decide what it does; `base` is where relative paths begin."""
+        return []
+
+
+class LocalStep(Step):
+    """A step that looks at one document at a time."""
+
+    def begin(self, base: Path) -> Judge:
+        """The step at work; raises DataError for files it cannot use, UsageError for a missing library."""
+        raise NotImplementedError
+
+
+class Signatures(Protocol):
+    """The signatures of all documents of a corpus, which lie on the disk by unit."""
+
+    def row(self, name: str, index: int) -> NDArray[Any]:
+        """(documents,) row `index` of an array of shape (rows, documents)."""
+
+    def columns(self, name: str, documents: NDArray[np.int64]) -> NDArray[Any]:
+        """(rows, n) the columns of some documents, of an array of shape (rows, documents)."""
+
+
+class GlobalStep(Step):
+    """A step that compares documents: each gets a signature, and one decision is made of all signatures."""
+
+    reason: ClassVar[str]
+
+    def sign(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """Arrays of shape (rows, documents) by name, one column for each document."""
+        raise NotImplementedError
+
+    def originals(self, signatures: Signatures, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) ascending documents -> (n,) the earlier document that each repeats, or itself if it stays."""
+        raise NotImplementedError
