@@ -1,13 +1,12 @@
 """mtl-prep: from text to token bins."""
 
-import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from mtl_common.command import next_command, run, tool
-from mtl_prep import cli_bins
+from mtl_prep import cli_bins, cli_curate
 
 app = tool("mtl-prep", "From text to token bins.")
 
@@ -15,10 +14,6 @@ Corpus = Annotated[
     list[Path], typer.Argument(help="Files (.jsonl, .txt, source code; also .gz, .zst) or directories.")
 ]
 TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @app.command("train-tokenizer")
@@ -67,14 +62,14 @@ def tokenize_corpus(
     """Turns a corpus into token bins; the same command continues an interrupted run."""
     import time
 
-    from mtl_prep import report, shares, tokenize
+    from mtl_prep import pool, report, shares, tokenize
 
     began = time.monotonic()
     request = tokenize.Request(
         corpus=corpus,
         tokenizer=tokenizer,
         out=out,
-        workers=workers or (0 if engine == "ray" else _cores()),
+        workers=workers or (0 if engine == "ray" else pool.cores()),
         text_key=text_key,
         eod=eod,
         max_bad=max_bad,
@@ -104,14 +99,15 @@ def finish_bins(
     """Makes token bins of what the tasks of an array job did; names those that are not done."""
     import time
 
-    from mtl_prep import report, tokenize
+    from mtl_prep import pool, report, tokenize
 
     began = time.monotonic()
-    outcome, request = tokenize.finish_shares(out, workers or _cores(), max_bad)
+    outcome, request = tokenize.finish_shares(out, workers or pool.cores(), max_bad)
     print(report.tokenized(outcome, request, time.monotonic() - began))
     next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
 
 
+app.add_typer(cli_curate.app)
 app.add_typer(cli_bins.app)
 
 
