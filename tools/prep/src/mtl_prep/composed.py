@@ -5,8 +5,9 @@ call. The end-of-document id is a piece like any other: the last one, unless a c
 there, and it counts if what stands before it does.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,9 @@ from mtl_common.tokenizers import Tokenizer
 from mtl_prep.counted import Counted, Ids
 from mtl_prep.encode import encoded, feeds
 from mtl_prep.engine import Watch
-from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents
+from mtl_prep.giants import stored
+from mtl_prep.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents, Giant
+from mtl_prep.sentences import grown
 
 Bounds = NDArray[np.int64]
 
@@ -100,6 +103,20 @@ def _loss(counted: Counted, pieces: Sequence[Piece], made: _Ids) -> NDArray[np.u
     return loss
 
 
+def _feed_ids(
+    watch: Watch, feeds: Iterable[list[Piece]], place: tuple[int, int], starts: list[Bounds]
+) -> Iterator[Ids]:
+    """The ids of the sentences of one document; `starts` is told where they begin in it."""
+    count = 0
+    for pieces in feeds:
+        made = _encode(watch, _Run(pieces, places=[place] * len(pieces)))
+        if made.failed:
+            raise BadRecordError(NOT_ENCODABLE)
+        starts.append(made.bounds[:-1][np.diff(made.bounds) > 0] + count)
+        count += len(made.ids)
+        yield made.ids
+
+
 def _refuse(found: Documents, row: int, reason: str) -> None:
     found.refuse(*found.places[row], reason, found.texts[row].encode())
 
@@ -111,11 +128,24 @@ class Composing:
         self._composer, self._eod, self._dtype = composer, eod, dtype
         self._counted = None if composer.sentences else Counted(tokenizer)
 
-    def batches(self, watch: Watch, found: Documents) -> Iterator[Batch]:
-        """The documents as ids; what has none is refused."""
+    def batches(self, watch: Watch, found: Documents, directory: Path) -> Iterator[Batch]:
+        """The documents as ids, a long one kept in `directory` for now; what has no ids is refused."""
         for rows in feeds(found):
             run = self._run(found, rows)
             yield self._batch(found, run, _encode(watch, run))
+        if found.giant is not None:
+            yield from self._long(watch, found, found.giant, directory)
+
+    def _long(self, watch: Watch, found: Documents, giant: Giant, directory: Path) -> Iterator[Batch]:
+        """One long document, which can only be a text of sentences, or none when it is refused."""
+        place, starts = (giant.source, giant.record), list[Bounds]()
+        ids = _feed_ids(watch, grown(giant.pieces(), self._composer.pieces), place, starts)
+        try:
+            with stored(ids, place, self._eod, self._dtype, directory) as batch:
+                begins = np.concatenate(starts).astype(np.uint32)
+                yield replace(batch, sentences=Sentences(begins, np.array([0, len(begins)])))
+        except BadRecordError as bad:
+            found.refuse(*place, str(bad))
 
     def _run(self, found: Documents, rows: slice) -> _Run:
         run = _Run()

@@ -8,7 +8,7 @@ when the text around it has the same ids whole as in two parts.
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +91,8 @@ def streamed(tokenizer: Tokenizer, pieces: Iterable[str], feed: int = FEED) -> I
 
 
 @contextmanager
-def long_document(
-    tokenizer: Tokenizer, pieces: Iterable[str], place: tuple[int, int], eod: int, dtype: str, directory: Path
+def stored(
+    feeds: Iterable[Ids], place: tuple[int, int], eod: int, dtype: str, directory: Path
 ) -> Iterator[Batch]:
     """One document as a batch whose ids lie in a nameless file of `directory` until the context ends.
 
@@ -100,7 +100,7 @@ def long_document(
     """
     with tempfile.TemporaryFile(dir=directory) as file:
         count = 0
-        for ids in streamed(tokenizer, pieces):
+        for ids in feeds:
             file.write(ids.astype(dtype).data)
             count += len(ids)
             if count >= SHARD_TOKENS:
@@ -114,3 +114,10 @@ def long_document(
         yield Batch(
             whole, np.array([0, len(whole)]), np.array([source], np.uint32), np.array([record], np.uint64)
         )
+
+
+def long_document(
+    tokenizer: Tokenizer, pieces: Iterable[str], place: tuple[int, int], eod: int, dtype: str, directory: Path
+) -> AbstractContextManager[Batch]:
+    """One document of text that comes in pieces; see `stored`."""
+    return stored(streamed(tokenizer, pieces), place, eod, dtype, directory)

@@ -5,12 +5,14 @@ vocabularies have it, and a sentence of nothing but white space belongs to the n
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 
 from mtl_common.dialogue import Piece
 from mtl_common.errors import UsageError
+from mtl_prep.giants import FEED, UNCUT, UNCUTTABLE
+from mtl_prep.records import BadRecordError
 
 
 class Splitter:
@@ -56,3 +58,27 @@ class Splitter:
     def pieces(self, text: str) -> Sequence[Piece]:
         """The sentences of a text as pieces."""
         return list(map(Piece, self.split(text)))
+
+
+def grown(
+    pieces: Iterable[str], split: Callable[[str], Sequence[Piece]], feed: int = FEED
+) -> Iterator[list[Piece]]:
+    """The sentences of a text that comes in pieces, those of about `feed` characters at a time.
+
+    Raises BadRecordError for a sentence of more than UNCUT characters.
+    """
+    waiting, wanted = "", feed
+    for piece in pieces:
+        waiting += piece
+        if len(waiting) < wanted:
+            continue
+        *done, last = split(waiting)
+        if done:
+            yield done
+            waiting, wanted = last.text, feed
+        elif wanted >= UNCUT:
+            raise BadRecordError(UNCUTTABLE)
+        else:
+            wanted *= 2
+    if waiting:
+        yield [*split(waiting)]
