@@ -9,6 +9,23 @@ from mtl_common.command import next_command
 
 app = typer.Typer()
 
+CLEAN = "clean"  # inside of bins, what `tokenize --curate` makes them of
+
+
+def curated(recipe: Path, corpus: list[Path], out: Path, workers: int, text_key: str, max_bad: str) -> Path:
+    """Makes a clean corpus inside `out`, unless it is there, and shows what was removed; gives its directory."""
+    import time
+
+    from mtl_prep.curate import report, run
+    from mtl_prep.pieces import WORK
+
+    began, clean = time.monotonic(), out / CLEAN
+    request = run.Request(recipe, corpus, clean, workers, text_key, max_bad)
+    if not out.exists():
+        (out / WORK).mkdir(parents=True)  # so that the run that comes next knows that `out` is its own
+    print(report.curated(run.curate(request), request, time.monotonic() - began))
+    return clean
+
 
 @app.command("curate")
 def curate_corpus(
