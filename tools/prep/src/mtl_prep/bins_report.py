@@ -1,13 +1,17 @@
 """What the commands on finished bins say when they are done."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import orjson
 
 from mtl_common.bins import Manifest, Source
 from mtl_common.log import duration, quantity
+from mtl_common.tables import table
 from mtl_prep.convert import Exported
 from mtl_prep.from_megatron import Imported
 from mtl_prep.inspect import Inspection
+from mtl_prep.sample import Document
 from mtl_prep.summary import counted, lines, sums, what
 
 BAR = 40
@@ -26,6 +30,27 @@ def made(out: Path, manifest: Manifest, seconds: float) -> str:
     """The summary of bins made of bins."""
     sources = f"{len(manifest.sources):,}"
     return lines([*what(manifest), ("sources", sources), ("written", f"{out} in {duration(seconds)}")])
+
+
+def split(out: Path, parts: Mapping[str, Manifest], seconds: float) -> str:
+    """The summary of `split`: the parts, and their sum."""
+    rows = [(name, f"{m.documents:,}", f"{m.tokens:,}", f"{len(m.shards):,}") for name, m in parts.items()]
+    total = (f"{sum(getattr(m, what) for m in parts.values()):,}" for what in ("documents", "tokens"))
+    shards = sum(len(m.shards) for m in parts.values())
+    head = ("part", "documents", "tokens", "shards")
+    written = f"written  {out} in {duration(seconds)}"
+    return "\n".join([table([head, *rows, ("all", *total, f"{shards:,}")]), written])
+
+
+def document(found: Document) -> str:
+    """A document as people read it."""
+    head = f"document {found.number:,}: {found.source} record {found.record:,}, {found.tokens:,} tokens"
+    return "\n".join([head, *(f"  | {line}" for line in found.text.splitlines())])
+
+
+def document_line(found: Document) -> str:
+    """A document as a line of JSON."""
+    return orjson.dumps(found).decode()
 
 
 def _files(paths: Iterable[Path]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ app = typer.Typer()
 
 BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.")]
 Out = Annotated[Path, typer.Option(help="What to make; it must not exist.")]
+Seed = Annotated[int, typer.Option(help="Another number, other documents.")]
 ShardTokens = Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")]
 
 
@@ -91,3 +92,54 @@ def merge_bins(
     began = time.monotonic()
     print(bins_report.made(out, merge.merge(paths, out, shard_tokens), time.monotonic() - began))
     next_command(f"mtl-prep verify {out}")
+
+
+@app.command("split")
+def split_bins(
+    path: BinsPath,
+    out: Out,
+    parts: Annotated[
+        str,
+        typer.Option(help="Shares, train=0.98,valid=0.02, or patterns of source paths, code=*.py,rest=*."),
+    ],
+    seed: Seed = 0,
+    contiguous: Annotated[
+        bool, typer.Option("--contiguous", help="Cut in the order of documents instead of drawing.")
+    ] = False,
+) -> None:
+    """Cuts bins into parts by documents, each part complete bins inside --out."""
+    from mtl_prep import bins_report, split
+
+    began = time.monotonic()
+    made = split.split(split.Request(path, out, parts, seed, contiguous))
+    print(bins_report.split(out, made, time.monotonic() - began))
+    _train_on(out / next(iter(made)))
+
+
+@app.command("sample")
+def sample_bins(
+    path: BinsPath,
+    out: Annotated[
+        Path | None, typer.Option(help="Bins to make; without it the documents are printed.")
+    ] = None,
+    documents: Annotated[int | None, typer.Option(min=1, help="How many documents; 3 if not said.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="How many tokens at most, in whole documents.")
+    ] = None,
+    seed: Seed = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Chooses documents at random: into new bins, or printed as text for people to read."""
+    from mtl_common.errors import UsageError
+    from mtl_prep import bins_report, sample
+
+    if (documents is not None and tokens is not None) or (json and out):
+        raise UsageError("give --documents or --tokens, and --out or --json, not both")
+    size = sample.Size(documents or 3, tokens)
+    if out is None:
+        for document in sample.documents(path, size, seed):
+            print(bins_report.document_line(document) if json else bins_report.document(document))
+        return
+    began = time.monotonic()
+    print(bins_report.made(out, sample.sample(path, size, seed, out), time.monotonic() - began))
+    _train_on(out)
