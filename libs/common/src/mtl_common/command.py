@@ -118,6 +118,7 @@ def run(app: typer.Typer) -> NoReturn:
             traceback.print_exception(error)
         sentence, code = _explain(error)
         print(f"error: {sentence}", file=sys.stderr)
+        sys.exit(code)
     if code == 130:
         print("interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

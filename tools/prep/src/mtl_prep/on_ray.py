@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from mtl_common.errors import RankError, UsageError
@@ -49,6 +48,7 @@ class Doer:
     """One process of Ray's that does pieces of work."""
 
     def __init__(self) -> None:
+        self._job: Any = None
         self._worker: Worker | None = None
 
     def do(self, shared: Sequence[Any], task: Task) -> Exception | None:
@@ -56,7 +56,8 @@ class Doer:
         ray = _ray()
         job, steps = shared
         try:
-            self._worker = self._worker or ray.get(job).worker()
+            if self._worker is None or self._job != job:
+                self._job, self._worker = job, ray.get(job).worker()
             for step in self._worker.run(task):
                 ray.get(steps.put.remote(step))
         except Exception as error:
@@ -64,19 +65,16 @@ class Doer:
         return None
 
 
-def _results(ready: Sequence[Any]) -> None:
-    """Raises what ended a task."""
+def _got(reference: Any) -> Any:
+    """What a call to a process gave; raises RankError when Ray gave it up."""
     ray = _ray()
-    for reference in ready:
-        try:
-            error = ray.get(reference)
-        except ray.exceptions.RayError as lost:
-            raise RankError(
-                f"a piece of work was lost on Ray {RETRIES + 1} times, perhaps for want of memory "
-                f"({type(lost).__name__}); run again to continue"
-            ) from None
-        if error is not None:
-            raise error
+    try:
+        return ray.get(reference, timeout=STILL)
+    except ray.exceptions.RayError as lost:
+        raise RankError(
+            f"a process of Ray's was lost {RETRIES + 1} times, perhaps for want of memory "
+            f"({type(lost).__name__}); run again to continue"
+        ) from None
 
 
 def _check_moving(since: float, tasks: int, processes: int) -> None:
@@ -88,11 +86,18 @@ def _check_moving(since: float, tasks: int, processes: int) -> None:
         )
 
 
-@dataclass(frozen=True)
 class OnRay:
-    """Ray, connected to; `workers` processes of one core each."""
+    """Ray, connected to; up to `workers` processes of one core each, which stay from stage to stage."""
 
-    workers: int
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._doers: list[Any] = []
+        self._steps = _ray().remote(num_cpus=0)(Steps).remote()
+
+    @property
+    def workers(self) -> int:
+        """How many pieces of work go on at once."""
+        return self._workers
 
     def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
         """Does all tasks; yields what each finished step stands for.
@@ -100,15 +105,11 @@ class OnRay:
         Raises what a task raised, and RankError when Ray gives a task up or finishes nothing for long.
         """
         ray = _ray()
-        steps = ray.remote(num_cpus=0)(Steps).remote()
         kind = ray.remote(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)(Doer)
-        doers = [kind.remote() for _ in range(min(self.workers, len(tasks)))]
-        try:
-            # a new process in place of one that died asks for the job again, so it stays in Ray's store
-            yield from self._all(doers, (ray.put(job), steps), tasks)
-        finally:
-            for actor in (*doers, steps):
-                ray.kill(actor)
+        count = min(self._workers, len(tasks))
+        self._doers += [kind.remote() for _ in range(count - len(self._doers))]
+        # a new process in place of one that died asks for the job again, so it stays in Ray's store
+        yield from self._all(self._doers[:count], (ray.put(job), self._steps), tasks)
 
     def _all(self, doers: Sequence[Any], shared: Sequence[Any], tasks: Sequence[Task]) -> Iterator[Step]:
         ray, (_, steps) = _ray(), shared
@@ -118,9 +119,11 @@ class OnRay:
                 doer = idle.pop()
                 at_work[doer.do.remote(shared, left.pop())] = doer
             ready, _ = ray.wait(list(at_work), timeout=LOOK_EVERY)
-            _results(ready)
+            for error in map(_got, ready):
+                if error is not None:
+                    raise error
             idle += [at_work.pop(reference) for reference in ready]
-            found = ray.get(steps.take.remote())
+            found = _got(steps.take.remote())
             since = time.monotonic() if ready or found else since
             _check_moving(since, len(at_work), len(doers))
             yield from found
