@@ -86,7 +86,7 @@ def test_no_room_for_files_is_one_sentence_and_the_run_continues(
         "file too large; allow larger files, or choose a smaller --shard-tokens, and run again to continue"
     )
     assert told.startswith("error: ")
-    assert told.endswith(remedy)
+    assert remedy in told
     assert str(out) in ended.stderr
     for place in (out, whole):
         subprocess.run(
