@@ -43,7 +43,9 @@ class Plan:
 
 def _other_options(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name in (name for name in {**now, **before} if before.get(name) != now.get(name)):
-        option, made = f"--{name.replace('_', '-')}", json.dumps(before.get(name))
+        # a.b is a setting in a recipe
+        option = name if "." in name else f"--{name.replace('_', '-')}"
+        made = json.dumps(before.get(name))
         how = f"with {option} {made}, not {json.dumps(now.get(name))}"
         if name not in before:
             how = f"without {option}"

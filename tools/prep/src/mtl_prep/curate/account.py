@@ -46,5 +46,5 @@ class Account:
             "bytes": self.size,
             "removed": {str(step): reasons for step, reasons in self.removed.items()},
             "by_source": [[*key, count] for key, count in sorted(self.by_source.items())],
-            "edits": {str(step): kinds for step, kinds in self.edits.items() if kinds},
+            "edits": {str(step): kinds for step, kinds in self.edits.items() if kinds.total()},
         }

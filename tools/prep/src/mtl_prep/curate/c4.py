@@ -70,8 +70,8 @@ def _ended(batch: Batch) -> Mask:
     codes, content = batch.codes, batch.content
     last = content.stops - 1
     ended = np.isin(codes[last], ENDS) & (content.lengths > 0)
-    dots = (codes[last] == ord(".")) & (codes[last - 1] == ord(".")) & (codes[last - 2] == ord("."))
-    return np.asarray(ended & ~(dots & (content.lengths >= 3)))
+    three = [codes[np.maximum(last - before, 0)] == ord(".") for before in range(3)]
+    return np.asarray(ended & ~(np.all(three, 0) & (content.lengths >= 3)))
 
 
 def _long_words(batch: Batch, longest: int) -> Mask:

@@ -78,9 +78,20 @@ class Chunk:
                     self._remove(row, number, NOTHING_LEFT)
         for i, keys in verdict.keys.items():
             self.records[self._rows[i]] |= keys
-        self.edits.setdefault(number, Counter()).update(verdict.edits)
+        edits = self.edits.setdefault(number, Counter())
+        edits.update(verdict.edits)
+        for key, value in verdict.masks.items():
+            edits[key] += self._mask(wanted, key, value)
         if verdict.texts or np.mean(self.fates[self._rows] == 0) < CROWDED:
             self._make_anew()
+
+    def _mask(self, wanted: Mask, key: str, value: str) -> int:
+        """Gives a key another value wherever it is; how often it was."""
+        records = [self.records[row] for row in self._rows[wanted] if self.fates[row] == 0]
+        having = [record for record in records if record.get(key, value) != value]
+        for record in having:
+            record[key] = value
+        return len(having)
 
     def _remove(self, row: int, number: Number, reason: str) -> None:
         self.fates[row], self.reasons[row] = number, reason

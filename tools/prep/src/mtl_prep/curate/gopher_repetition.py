@@ -40,22 +40,6 @@ def _gram_characters(grams: Grams, words: Spans) -> Integers:
     return np.asarray(total[grams.places + grams.n] - total[grams.places])
 
 
-def top_characters(grams: Grams, words: Spans) -> Integers:
-    """(documents,) characters in the n-gram that occurs most often, all its occurrences together.
-
-    One blank between words is counted. Of several such n-grams it is the first; a document without a repeated
-    one has 0.
-    """
-    first = grams.runs.first
-    document = words.document[grams.places[first]]
-    order = np.lexsort((first, -grams.runs.counts, document))
-    best = order[np.flatnonzero(np.diff(document[order], prepend=-1))]
-    top = np.zeros(len(words.counts), np.int64)
-    size = _gram_characters(grams, words)[first[best]] + grams.n - 1
-    top[document[best]] = size * grams.runs.counts[best]
-    return top
-
-
 def _first_characters(n: int, words: Spans) -> Integers:
     """(documents,) characters of the first n-gram."""
     enough = words.counts >= n
@@ -64,6 +48,21 @@ def _first_characters(n: int, words: Spans) -> Integers:
     sizes = np.zeros(len(enough), np.int64)
     sizes[enough] = total[starts + n] - total[starts] + n - 1
     return sizes
+
+
+def top_characters(grams: Grams, words: Spans) -> Integers:
+    """(documents,) characters in the n-gram that occurs most often, all its occurrences together.
+
+    One blank between words is counted. Of several such n-grams it is the first one.
+    """
+    first = grams.runs.first
+    document = words.document[grams.places[first]]
+    order = np.lexsort((first, -grams.runs.counts, document))
+    best = order[np.flatnonzero(np.diff(document[order], prepend=-1))]
+    top = _first_characters(grams.n, words)
+    size = _gram_characters(grams, words)[first[best]] + grams.n - 1
+    top[document[best]] = size * grams.runs.counts[best]
+    return top
 
 
 def _covered_characters(grams: Grams, words: Spans) -> Integers:
@@ -135,8 +134,7 @@ class GopherRepetitionJudge:
         for grams in repeated_grams(batch.word_hashes, words, going_on, last):
             n = grams.n
             if n in top:
-                inside = np.maximum(top_characters(grams, words), _first_characters(n, words))
-                verdict.remove(inside > top[n] * batch.lengths, f"top {n}-gram")
+                verdict.remove(top_characters(grams, words) > top[n] * batch.lengths, f"top {n}-gram")
             if n in repeated:
                 limits = np.where(verdict.reason == 0, repeated[n] * batch.lengths, np.inf)
                 inside = repeated_characters(grams, words, limits)

@@ -192,6 +192,7 @@ class PiiJudge:
     def judge(self, batch: Batch, wanted: Mask) -> Verdict:
         """No document goes; texts are edited."""
         verdict = Verdict(len(batch))
+        verdict.masks = dict.fromkeys(self._settings.keys, self._settings.value)
         text, digits = batch.plain, Digits(batch.plain)
         pieces = sorted(found for kind in self._settings.kinds for found in FINDERS[kind](text, digits))
         places = np.searchsorted(batch.starts, [found.start for found in pieces], "right") - 1

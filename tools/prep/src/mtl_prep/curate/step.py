@@ -21,7 +21,7 @@ SOURCE = "source"
 class Verdict:
     """What a step says of the documents of a batch: which go and why, which have a new text or new keys.
 
-    `edits` counts what was changed in texts, by kind.
+    `masks` are values for keys of all records that have these; `edits` counts what was changed, by kind.
     """
 
     def __init__(self, documents: int) -> None:
@@ -29,6 +29,7 @@ class Verdict:
         self.reason: NDArray[np.uint8] = np.zeros(documents, np.uint8)
         self.texts: dict[int, str] = {}
         self.keys: dict[int, dict[str, Any]] = {}
+        self.masks: dict[str, str] = {}
         self.edits: Counter[str] = Counter()
 
     def remove(self, documents: NDArray[Any], reason: str) -> None:

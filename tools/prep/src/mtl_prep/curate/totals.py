@@ -48,7 +48,7 @@ class Totals:
         for number, (name, step) in enumerate(recipe.steps, 1):
             reasons = sorted(self._removed.get(number, {}).items(), key=lambda item: (-item[1][0], item[0]))
             removed = {reason: Sum(documents=n, characters=size) for reason, (n, size) in reasons}
-            edits = dict(sorted(self._edits.get(number, {}).items()))
+            edits = {kind: n for kind, n in sorted(self._edits.get(number, {}).items()) if n}
             sums = StepSums(name=name, kind=kind_of(step), entered=documents, removed=removed, edits=edits)
             documents -= sums.documents
             yield sums
