@@ -84,7 +84,9 @@ ERRORS = [
     (
         f"tokenize lines.jsonl {TOK} {OUT} --text-key txt",
         1,
-        NO_DOCUMENTS + "1 no text, 1 not JSON; the keys in lines.jsonl are text: name one with --text-key",
+        NO_DOCUMENTS
+        + "1 no text, 1 not JSON; in lines.jsonl the keys are text (did you mean \"text\"?): "
+        "name one with --text-key",
     ),
     (
         f"tokenize lines.jsonl {TOK} {OUT}",

@@ -15,7 +15,8 @@ from corpus import EMOJI, END
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
 from mtl_prep.corpus import Source, find
-from mtl_prep.records import packed_lines, whole_lines
+from mtl_prep.formats import Part, format_of
+from mtl_prep.units import Reading, parts_of
 from preparing import Make, bad_of, json_lines, shard_bytes, texts_of
 
 TEXTS = ["one\n", f"two {EMOJI}", "  three\tthree"]
@@ -51,25 +52,25 @@ def test_json_lines_are_known_by_content_and_named_anyhow(make: Make, tmp_path: 
     assert texts_of(make(*files)) == TEXTS * len(files)
 
 
-def test_json_lines_named_as_a_text_are_refused(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.txt is named as a text but holds JSON lines; rename it"):
-        make(write(tmp_path / "a.txt", json_lines(TEXTS)))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "kind"),
     [
-        ("a.jsonl.bz2", b"BZh91AY&SY", "bzip2"),
-        ("a.jsonl.xz", b"\xfd7zXZ\x00\x00", "xz"),
-        ("a.parquet", b"PAR1\x15\x04", "parquet"),
         ("a.zip", b"PK\x03\x04\x14\x00", "zip"),
+        ("a.jsonl", b"SQLite format 3\0", "SQLite"),
+        ("a.h5", b"\x89HDF\r\n\x1a\n", "HDF5"),
     ],
 )
-def test_a_packing_that_is_not_read_is_named(
+def test_data_that_is_not_read_is_named(
     make: Make, tmp_path: Path, name: str, content: bytes, kind: str
 ) -> None:
     with pytest.raises(DataError, match=rf"{name} is {kind} data, which is not read"):
         make(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".wet", ".csv", ".txt"])
+def test_json_lines_under_another_name_are_refused(make: Make, tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(DataError, match=rf"a{suffix} is named as {suffix} but holds .*; rename it"):
+        make(write(tmp_path / f"a{suffix}", json_lines(TEXTS)))
 
 
 def packed_variants() -> dict[str, bytes]:
@@ -130,27 +131,32 @@ def test_damaged_packed_data_is_named(make: Make, tmp_path: Path, pack: Any, dam
         make(write(tmp_path / "a.jsonl", content))
 
 
+def blocks_of(source: Source, part_bytes: int) -> list[bytes]:
+    """The lines of a source, block after block, as they are when they are no JSON."""
+    reading = Reading((source,), "text", part_bytes)
+    found = []
+    for part in range(parts_of(0, reading) or 1):
+        for block in format_of(source.kind).blocks(Part(0, part, lambda _: True, Path("/tmp")), reading):
+            documents = block.read()
+            found.append(b"".join(raw.encode() for *_, raw in documents.bad))
+    return found
+
+
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"x")), max_size=12),
+    st.lists(st.text("abcx", max_size=12), max_size=12),
     st.integers(1, 40),
     st.booleans(),
 )
 def test_parts_of_a_file_hold_each_line_once(
-    tmp_path_factory: pytest.TempPathFactory, content: list[bytes], part_bytes: int, ended: bool
+    tmp_path_factory: pytest.TempPathFactory, content: list[str], part_bytes: int, ended: bool
 ) -> None:
-    data = b"\n".join(content) + b"\n" * ended
+    data = "\n".join(content).encode() + b"\n" * ended
     place = tmp_path_factory.mktemp("parts")
-    plain = Source(write(place / "a", data), len(data), 0, "lines", "")
-    packed = Source(write(place / "b", zst(data)), len(zst(data)), 0, "lines", "zstd")
-    parts = [whole_lines(plain, part, part_bytes).data for part in range(-(-len(data) // part_bytes))]
-    blocks = list(packed_lines(packed, part_bytes))
-    assert b"".join(parts) == data
-    assert [block.part for block in blocks] == list(range(len(blocks)))
-    assert sum(block.consumed for block in blocks) == packed.size
-    pieces = [block.data for block in blocks]
-    assert pieces[: len(parts)] == parts[: len(pieces)]
-    assert not any(pieces[len(parts) :] + parts[len(pieces) :])
+    for name, pack, packing in [("a", bytes, ""), ("b", zst, "zstd"), ("c", gzip.compress, "gzip")]:
+        path = write(place / name, pack(data))
+        source = Source(str(path), name, path.stat().st_size, "", "lines", packing)  # type: ignore[arg-type]
+        assert b"".join(blocks_of(source, part_bytes)) == data.replace(b"\n", b"")
 
 
 BAD_LINES: list[tuple[bytes, str]] = [

@@ -1,11 +1,14 @@
 """What is looked at before the work: how documents end, what the first ones hold, which library is exact."""
 
 from collections import Counter
+from dataclasses import replace
 
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
-from mtl_prep.corpus import Corpus, first_line, told
-from mtl_prep.records import NO_TEXT, documents, keys_of
+from mtl_prep.corpus import first_line, told
+from mtl_prep.parsing import keys_of
+from mtl_prep.records import NO_TEXT
+from mtl_prep.units import Reading, documents
 
 CHECKED_DOCUMENTS = 200
 CHECKED_CHARACTERS = 2000  # of each; the reference library is slow
@@ -26,24 +29,26 @@ def end_of_document(tokenizer: Tokenizer, name: str | None) -> int:
     return eod
 
 
-def _no_documents(corpus: Corpus, text_key: str, reasons: Counter[str]) -> DataError:
+def _no_documents(reading: Reading, reasons: Counter[str]) -> DataError:
     """The error that says what the first records hold instead."""
-    source = corpus.sources[0]
-    keys = keys_of(first_line(source.path, source.packing)) if source.kind == "lines" else []
-    asked = f"; the keys in {source.name} are {', '.join(keys)}: name one with --text-key"
+    source = reading.sources[0]
+    keys = keys_of(first_line(source)) if source.kind == "lines" else []
+    asked = f"; in {source.name} {reading.rules.key.instead(keys)}"
     hint = asked if reasons[NO_TEXT] and keys else ""
     return DataError(f"no documents in the corpus, its records are: {told(reasons) or 'none'}{hint}")
 
 
-def sample(corpus: Corpus, text_key: str) -> list[str]:
+def sample(reading: Reading) -> list[str]:
     """The first documents, some of each; raises DataError when many records give none."""
     texts: list[str] = []
     reasons: Counter[str] = Counter()
-    for found in documents(corpus.sources, text_key, 1 << 20):
+    for found in documents(replace(reading, part_bytes=1 << 20)):
         texts += [text[:CHECKED_CHARACTERS] for text in found.texts[: CHECKED_DOCUMENTS - len(texts)]]
+        if found.giant is not None:
+            texts.append(next(found.giant.pieces())[:CHECKED_CHARACTERS])
         reasons.update(found.reasons())
         if len(texts) >= CHECKED_DOCUMENTS or (reasons.total() >= HOPELESS_RECORDS and not texts):
             break
     if not texts:
-        raise _no_documents(corpus, text_key, reasons)
+        raise _no_documents(reading, reasons)
     return texts

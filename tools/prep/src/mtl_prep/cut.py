@@ -12,7 +12,7 @@ from mtl_prep.journal import Journal
 from mtl_prep.pieces import Span
 from mtl_prep.shares import Share
 from mtl_prep.tally import Unit
-from mtl_prep.units import Hash, Lines, Reading, ReadTask, Texts, end_name, hash_name, unit_name
+from mtl_prep.units import Chunk, Hash, Reading, ReadTask, Stripe, Texts, is_done, parts_of
 from mtl_prep.work import Pack
 
 RUN_FILES = 4096  # small texts in one unit at most
@@ -25,14 +25,19 @@ def _pieces(size: int, piece: int) -> int:
     return -(-size // piece)
 
 
-def _line_tasks(reading: Reading, shares: int) -> Iterator[Weighed]:
+def _chunks(reading: Reading, shares: int) -> Iterator[Weighed]:
     total = sum(source.size for source in reading.sources)
     for i, source in enumerate(reading.sources):
-        if source.kind == "lines":
-            # whoever takes a stripe of a packed file reads through the whole of it
-            stripe = max(total // shares, 1) if source.packing else reading.part_bytes
-            pieces = _pieces(source.size, stripe)
-            yield from ((Lines(i, piece, pieces), source.size // pieces) for piece in range(pieces))
+        if source.kind == "text":
+            continue
+        parts = parts_of(i, reading)
+        if parts is None:
+            # whoever takes a stripe of such a file reads through the whole of it
+            stripes = max(_pieces(source.size, max(total // shares, 1)), 1)
+            yield from ((Stripe(i, stripe, stripes), source.size // stripes) for stripe in range(stripes))
+        else:
+            yield from ((Chunk(i, part), source.size // parts) for part in range(parts))
+        if not source.is_remote:
             yield Hash(i), source.size // HASHED_FASTER
 
 
@@ -50,7 +55,7 @@ def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Weighed]:
 
 
 def _all(reading: Reading, shares: int) -> Iterator[Weighed]:
-    yield from _line_tasks(reading, shares)
+    yield from _chunks(reading, shares)
     yield from _text_runs(reading.sources, reading.part_bytes)
 
 
@@ -63,24 +68,11 @@ def _dealt(tasks: Iterable[Weighed], shares: int) -> Iterator[tuple[int, Weighed
         heapq.heapreplace(loads, (load + size, number))
 
 
-def _is_left(task: ReadTask, reading: Reading, journal: Journal) -> bool:
-    if isinstance(task, Hash):
-        return not journal.has(hash_name(task.source))
-    if isinstance(task, Texts):
-        return not journal.has(unit_name(task.first, 0))
-    parts = range(task.stripe, task.stripe + 1)
-    if reading.sources[task.source].packing:
-        if not journal.has(end_name(task.source)):
-            return True
-        parts = range(task.stripe, journal.read(end_name(task.source))["parts"], task.stripes)
-    return not all(journal.has(unit_name(task.source, part)) for part in parts)
-
-
-def _split(task: ReadTask, reading: Reading, pieces: int) -> Iterator[ReadTask]:
-    """A stripe of a packed file as several; other tasks as they are."""
-    if isinstance(task, Lines) and reading.sources[task.source].packing:
+def _split(task: ReadTask, pieces: int) -> Iterator[ReadTask]:
+    """A stripe of a file as several; other tasks as they are."""
+    if isinstance(task, Stripe):
         for piece in range(pieces):
-            yield Lines(task.source, task.stripe + piece * task.stripes, pieces * task.stripes)
+            yield Stripe(task.source, task.stripe + piece * task.stripes, pieces * task.stripes)
     else:
         yield task
 
@@ -93,16 +85,16 @@ def unit_tasks(journal: Journal, reading: Reading, workers: int, share: Share) -
     dealt = _dealt(_all(reading, share.of), share.of)
     mine = [(task, size) for number, (task, size) in dealt if number == share.number]
     total = sum(size for task, size in mine if not isinstance(task, Hash))
-    # as many processes for a packed file as it is worth of the work
+    # as many processes for a file that is read from its start as it is worth of the work
     pieces = ((task, max(1, _pieces(workers * size, max(total, 1)))) for task, size in mine)
-    split = (part for task, count in pieces for part in _split(task, reading, count))
-    return [task for task in split if _is_left(task, reading, journal)], total
+    split = (part for task, count in pieces for part in _split(task, count))
+    return [task for task in split if not is_done(task, journal)], total
 
 
 def left_by_share(journal: Journal, reading: Reading, shares: int) -> Counter[int]:
     """How many tasks are left to do of each share; a share that is done is not there."""
     dealt = _dealt(_all(reading, shares), shares)
-    return Counter(number for number, (task, _) in dealt if _is_left(task, reading, journal))
+    return Counter(number for number, (task, _) in dealt if not is_done(task, journal))
 
 
 def pack_tasks(

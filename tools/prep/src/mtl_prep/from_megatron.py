@@ -27,7 +27,8 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.beginning import end_of_document
-from mtl_prep.records import EMPTY, content_hash
+from mtl_prep.places import content_hash
+from mtl_prep.records import EMPTY
 
 
 @dataclass(frozen=True)

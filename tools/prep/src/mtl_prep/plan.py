@@ -37,7 +37,7 @@ class Plan:
             "made_by": {"version": version("mtl-prep"), "part_bytes": self.part_bytes},
             "tokenizer": self.fingerprint,
             "options": dict(self.options),
-            "sources": {s.name: [s.size, s.modified_ns, s.kind, s.packing] for s in self.corpus.sources},
+            "sources": {s.name: [s.size, s.version, s.kind, s.packing] for s in self.corpus.sources},
         }
 
 

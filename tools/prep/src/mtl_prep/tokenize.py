@@ -107,13 +107,17 @@ def _keep(tokenizer: Tokenizer, out: Path) -> None:
         shutil.rmtree(staged)
 
 
+def _reading(request: Request, plan: Plan) -> Reading:
+    return Reading(plan.corpus.sources, request.text_key, request.part_bytes)
+
+
 def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
     """Begins a run, or finds what an earlier one decided: the tokenizer with the engine to encode."""
     before, found = decided(request.out, plan), tokenizer
     if before is None:
         fastest = fitting(request.encoder, plan.corpus.size)
         found = load(request.tokenizer, engine=fastest, one_thread=True)
-        found = trusted(journal, request.tokenizer, found, sample(plan.corpus, request.text_key))
+        found = trusted(journal, request.tokenizer, found, sample(_reading(request, plan)))
         _keep(tokenizer, request.out)
         before = decide(request.out, plan, {"engine": found.choices[0], "request": request.written()})
     engine = before["engine"] if request.encoder == AUTO else request.encoder
@@ -126,7 +130,7 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     dtype = bins.dtype_for(tokenizer.vocab_size)
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
-    reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes)
+    reading = _reading(request, plan)
     return Job(request.out, reading, eod, dtype, tokenizer.choices[0], about)
 
 

@@ -14,12 +14,13 @@ import xxhash
 from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
 from mtl_common.tokenizers import load
-from mtl_prep.corpus import Corpus, find
-from mtl_prep.records import documents
+from mtl_prep.corpus import Split, find
+from mtl_prep.units import Errors, Reading, documents
 
 END = "<|endoftext|>"
 SMALLEST = 257  # 256 bytes and the end of a document
 PACKED_RATIO = 4  # text is about four times its packed size
+PART_BYTES = 1 << 24  # read at a time
 MEASURED = 1 << 22  # characters that the compression is measured on
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
@@ -47,11 +48,11 @@ def parse_size(text: str) -> int:
 class Sample:
     """The documents to learn from, as an iterator that counts what it gave."""
 
-    def __init__(self, corpus: Corpus, size: int, text_key: str) -> None:
+    def __init__(self, reading: Reading, size: int) -> None:
         self.documents = self.characters = 0
         self.first: list[str] = []
-        self._corpus, self._text_key = corpus, text_key
-        text = sum(source.size * (PACKED_RATIO if source.packing else 1) for source in corpus.sources)
+        self._reading = reading
+        text = sum(source.size * (PACKED_RATIO if source.packing else 1) for source in reading.sources)
         self._share = min(1.0, size / max(text, 1))
         self.expected = min(size, text)
 
@@ -60,7 +61,7 @@ class Sample:
 
     def __iter__(self) -> Iterator[str]:
         with progress("read", self.expected, "bytes") as shown:
-            for found in documents(self._corpus.sources, self._text_key, 1 << 24):
+            for found in documents(self._reading):
                 for text, place in zip(found.texts, found.places, strict=True):
                     if self._share == 1.0 or self._drawn(place):
                         shown.advance(len(text))
@@ -100,7 +101,15 @@ def _place(out: Path) -> Path:
     return path
 
 
-def train(corpus: Sequence[Path], vocab_size: int, out: Path, sample: str, text_key: str) -> Trained:
+def train(
+    corpus: Sequence[str | Path],
+    vocab_size: int,
+    out: Path,
+    sample: str,
+    text_key: str,
+    split: Split = "file",
+    errors: Errors = "bad",
+) -> Trained:
     """Trains a tokenizer and writes it to `out`, a .json file or a directory that transformers also opens.
 
     Raises UsageError for a vocabulary below 257 or an existing `out`, DataError for a corpus not to be read.
@@ -110,7 +119,8 @@ def train(corpus: Sequence[Path], vocab_size: int, out: Path, sample: str, text_
             f"--vocab-size {vocab_size} is too small: 256 bytes and {END} are {SMALLEST} entries"
         )
     path = _place(out)
-    texts = Sample(find(corpus), parse_size(sample), text_key)
+    reading = Reading(find(corpus, split).sources, text_key, PART_BYTES, errors)
+    texts = Sample(reading, parse_size(sample))
     _train(texts, vocab_size, path)
     if path.parent == out:
         facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "bos_token": END}
