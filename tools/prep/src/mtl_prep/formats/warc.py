@@ -7,6 +7,7 @@ text is extracted; other content, requests and descriptions are counted as such.
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.message import Message
 from functools import partial
 from typing import Any
 
@@ -24,32 +25,35 @@ PLAIN, HTML = "text/plain", ("text/html", "application/xhtml+xml")
 
 @dataclass(frozen=True)
 class _Payload:
-    """What a record holds, unpacked, and its media type; `reason` why it is not looked at."""
+    """What a record holds, unpacked, with its media type and character set; or why it is not looked at."""
 
-    media: str
-    content: bytes
+    media: str = ""
+    charset: str = ""
+    content: bytes = b""
     reason: str = ""
 
 
-def _media(record: Any) -> str:
-    """The media type of what a record holds, in small letters; empty when it does not say."""
+def _media(record: Any) -> tuple[str, str]:
+    """The media type and character set of what a record holds; empty where it does not say."""
     if record.rec_type not in HELD:
-        return ""
+        return "", ""
     headers = record.http_headers or record.rec_headers
-    return (headers.get_header("Content-Type") or "").partition(";")[0].strip().lower()
+    message = Message()
+    message["Content-Type"] = headers.get_header("Content-Type") or ""
+    return message.get_content_type(), message.get_content_charset("")
 
 
 def _payload(record: Any, name: str, limit: int) -> _Payload:
     """Reads a record; raises DataError when the file ends in it."""
-    media = _media(record)
+    media, charset = _media(record)
     if media != PLAIN and media not in HTML:
-        return _Payload(media, b"", OTHER)
+        return _Payload(reason=OTHER)
     content = record.content_stream().read(limit + 1)
     if len(content) > limit:
-        return _Payload(media, b"", TOO_LARGE)
+        return _Payload(reason=TOO_LARGE)
     if getattr(record.raw_stream, "limit", 1) and record.length:
         raise DataError(f"{name} ends in the middle of a record; mend it or leave it out")
-    return _Payload(media, content)
+    return _Payload(media, charset, content)
 
 
 def _payloads(source: Source, limit: int, position: list[int]) -> Iterator[_Payload]:
@@ -64,22 +68,25 @@ def _payloads(source: Source, limit: int, position: list[int]) -> Iterator[_Payl
         raise DataError(f"{source.name} is damaged WARC: {error}; mend it or leave it out") from None
 
 
-def _html_text(content: bytes) -> str:
-    """The main text of a page, in the encoding that it names or seems to have."""
-    from resiliparse.extract.html2text import extract_plain_text
-    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+def _decoded(payload: _Payload) -> str:
+    """What a record holds as text, in the encoding that it says, names inside or seems to have."""
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding, map_encoding_to_html5
 
-    return str(
-        extract_plain_text(bytes_to_str(content, detect_encoding(content) or "utf-8"), main_content=True)
-    )
+    content, charset = payload.content, payload.charset
+    encoding = map_encoding_to_html5(charset) if charset else detect_encoding(content, from_html_meta=True)
+    return str(bytes_to_str(content, encoding or "utf-8"))
 
 
 def _text(payload: _Payload, rules: Rules) -> tuple[str, set[str]]:
+    """The text of a record, and what was mended; raises BadRecordError when there is none."""
     if payload.reason:
         raise BadRecordError(payload.reason)
     if payload.media in HTML:
-        return _html_text(payload.content), set()
-    return plain_text(payload.content, rules.replace)
+        from resiliparse.extract.html2text import extract_plain_text
+
+        return str(extract_plain_text(_decoded(payload), main_content=True)), set()
+    named = payload.charset not in ("", "utf-8", "us-ascii")
+    return plain_text(_decoded(payload).encode() if named else payload.content, rules.replace)
 
 
 def _read(payloads: list[_Payload], source: int, rules: Rules) -> Documents:
