@@ -27,13 +27,25 @@ def stretch(open_file: Callable[[], BinaryIO], start: int, size: int) -> Content
     return content
 
 
+class _Spool:
+    """Bytes in a nameless file, which is gone when nobody may read them any more."""
+
+    def __init__(self, pieces: Iterable[bytes], directory: Path) -> None:
+        self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=directory))  # noqa: SIM115 closed by __del__
+        for piece in pieces:
+            self._file.write(piece)
+        self._size = self._file.tell()
+
+    def __call__(self) -> Iterator[bytes]:
+        return _read(self._file, 0, self._size)
+
+    def __del__(self) -> None:
+        self._file.close()
+
+
 def spooled(pieces: Iterable[bytes], directory: Path) -> Content:
-    """Bytes that come only once, kept in a nameless file of `directory` as long as anyone may read them."""
-    file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 closed when nobody has it any more
-    for piece in pieces:
-        file.write(piece)
-    file.flush()
-    return partial(_read, cast(BinaryIO, file), 0, file.tell())
+    """Bytes that come only once, kept on the disk in `directory`."""
+    return _Spool(pieces, directory)
 
 
 def discarded(pieces: Iterable[bytes]) -> Content:

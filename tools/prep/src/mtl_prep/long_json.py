@@ -15,7 +15,7 @@ from typing import cast
 import orjson
 
 from mtl_prep.content import Content, beginning, part
-from mtl_prep.long_text import decoded
+from mtl_prep.long_text import decoded, decoding
 from mtl_prep.parsing import Rules, json_text, mended
 from mtl_prep.records import (
     LONE_SURROGATE,
@@ -29,8 +29,10 @@ from mtl_prep.records import (
 
 QUOTE = ord('"')
 LONGEST_UNIT = 11  # characters of an escape and the one it needs to be followed by, less one
+LEAST = 64  # long strings' worth of JSON around them that is always read
 LONG = 1 << 10  # bytes of a string that is left out at first
 TOO_LARGE = "too large, and not by one text"
+SPACE = re.compile(rb"[ \t\r\n]+")
 INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 # whole characters and escapes; the first half of a surrogate pair only with what follows it
 UNITS = re.compile(
@@ -82,7 +84,7 @@ class _Scan:
         """Takes in what is outside of strings up to the next one, or inside of one; gives where that ends."""
         if self._string is None:
             stop = window.find(b'"', done) + 1 or len(window)
-            self._around[-1] += window[done:stop]
+            self._around[-1] += SPACE.sub(b" ", window[done:stop])
             if window[stop - 1] == QUOTE:
                 self._string, self._begun, self._size = bytearray(), at + stop, 0
             return stop
@@ -142,29 +144,21 @@ def _checked(content: Content, outline: _Outline, text: int, errors: str) -> set
 
 
 def _add(found: Documents, place: tuple[int, int], content: Content, rules: Rules, long: int) -> None:
-    source, record = place
-    outline = _Scan(long, rules.giant).outline(content())
+    (source, record), errors = place, decoding(content, rules)
+    outline = _Scan(long, max(rules.giant, LEAST * long)).outline(content())
     named, name = outline.named()
     good = json_text(named, rules)
-    mends, number = good.mends, int(good.text.removeprefix(name)) if good.text.startswith(name) else -1
+    number = int(good.text.removeprefix(name)) if good.text.startswith(name) else -1
     if number < 0 and name in good.text:
         raise BadRecordError(TOO_LARGE)
-    errors = "strict"
-    try:
-        mends |= _checked(content, outline, number, errors)
-    except BadRecordError as bad:
-        if not rules.replace or str(bad) != NOT_UTF8:
-            raise
-        errors = "replace"
-        mends |= _checked(content, outline, number, errors) | {NOT_UTF8}
-    for what in sorted(mends):
+    mends = good.mends | _checked(content, outline, number, errors)
+    for what in sorted(mends if errors == "strict" else mends | {NOT_UTF8}):
         found.mend(source, what)
     if number < 0:
         found.add(source, record, good.text)
     else:
-        found.giant = Giant(
-            source, record, partial(_unescaped, content, outline.strings[number], errors, set())
-        )
+        pieces = partial(_unescaped, content, outline.strings[number], errors, set())
+        found.giant = Giant(source, record, pieces)
 
 
 def add_long_json(

@@ -27,6 +27,21 @@ def decoded(pieces: Iterable[bytes], errors: str) -> Iterator[str]:
         raise BadRecordError(NOT_UTF8) from None
 
 
+def decoding(content: Content, rules: Rules) -> str:
+    """How to decode a content: `strict`, or `replace` where there is something to mend.
+
+    Raises BadRecordError for what is not UTF-8 and is not to be mended.
+    """
+    try:
+        for _ in decoded(content(), "strict"):
+            pass
+    except BadRecordError:
+        if not rules.replace:
+            raise
+        return "replace"
+    return "strict"
+
+
 def _line_ends(pieces: Iterable[str]) -> Iterator[str]:
     """CRLF made LF, also where a piece ends between the two."""
     held = ""
@@ -74,29 +89,19 @@ def _texts(content: Content, errors: str, unit: Unit) -> Iterator[str]:
         yield piece
 
 
-def _is_empty(content: Content, errors: str, unit: Unit) -> bool:
-    """Reads a text through; raises BadRecordError when it is none."""
-    return not sum(map(len, _texts(content, errors, unit)))
-
-
 def add_long_text(
     found: Documents, source: int, record: int, content: Content, rules: Rules, unit: Unit = "file"
 ) -> None:
     """Takes in one text as the last document: a file, or a line or paragraph with its end."""
-    errors = "strict"
     try:
-        try:
-            empty = _is_empty(content, errors, unit)
-        except BadRecordError as bad:
-            if not rules.replace or str(bad) != NOT_UTF8:
-                raise
-            errors = "replace"
-            empty = _is_empty(content, errors, unit)
-            found.mend(source, NOT_UTF8)
+        errors = decoding(content, rules)
+        characters = sum(map(len, _texts(content, errors, unit)))
     except BadRecordError as bad:
         found.refuse(source, record, str(bad), beginning(content, SHOWN))
         return
-    if empty:
-        found.refuse(source, record, EMPTY)
-    else:
+    if errors == "replace":
+        found.mend(source, NOT_UTF8)
+    if characters:
         found.giant = Giant(source, record, partial(_texts, content, errors, unit))
+    else:
+        found.refuse(source, record, EMPTY)
