@@ -2,6 +2,8 @@
 
 import fcntl
 import itertools
+import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ from mtl_prep.plan import Plan, decide
 from mtl_prep.shares import Share, parse_share, ranges
 from mtl_prep.tokenize import finish_shares, tokenize, tokenize_share
 from preparing import all_bytes, prep
-from scaling import SIZES, in_process, request, run_tasks, write_tree
+from scaling import SIZES, done, gone, in_process, kill, request, run_tasks, write_tree
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +217,25 @@ def test_ranges_are_those_of_slurm() -> None:
         for numbers in itertools.combinations(range(1, 8), size):
             parts = [part.split("-") for part in ranges(numbers).split(",") if part]
             assert tuple(n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)) == numbers
+
+
+def test_tasks_and_finish_killed_at_random_moments_run_again(
+    corpus: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    out, whole, chance, kills = tmp_path / "bins", tmp_path / "whole", random.Random(5), 0
+    tokenize(request(corpus, tokenizer, whole, shuffle_documents=4))
+    for share in ([2, 2], [1, 2], "finish"):
+        for turn in range(3):
+            aim = done(out) + chance.randint(1, 3)
+            process = in_process(corpus, tokenizer, out, share=share, shuffle_documents=4)
+            while turn < 2 and process.poll() is None and done(out) < aim:
+                time.sleep(0.01)
+            if turn < 2 and process.poll() is None:
+                assert gone(kill(process)), "processes outlived the one that started them"
+                kills += 1
+                continue
+            _, told = process.communicate(timeout=100)
+            assert process.returncode == 0, told
+            break
+    assert kills >= 3
+    assert all_bytes(out) == all_bytes(whole)

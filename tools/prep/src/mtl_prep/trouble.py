@@ -67,4 +67,5 @@ def disk_told(out: Path) -> Iterator[None]:
         if remedy is None:
             raise
         reason = os.strerror(error.errno or 0).lower()
-        raise DataError(f"{error.filename or out}: {reason}; {remedy}, and run again to continue") from error
+        place = error.filename2 or error.filename or out  # of a copy the first is where it came from
+        raise DataError(f"{place}: {reason}; {remedy}, and run again to continue") from error
