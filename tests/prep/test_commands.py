@@ -42,8 +42,7 @@ def test_from_source_code_to_bins(tmp_path: Path) -> None:
     done = prep("inspect", "bins", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "records      11 = 10 documents + 1 bad (1 empty)\n" in done.stdout
-    middle = stdlib_texts(10)[5].splitlines()[0]
-    assert f"begins\n  | {middle}\n" in done.stdout
+    assert " tokens\n  | " in done.stdout
 
 
 def test_inspect_as_json(lines: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -57,8 +56,9 @@ def test_inspect_as_json(lines: Path, tokenizer: Path, tmp_path: Path) -> None:
     assert sum(found["lengths"]["from"].values()) == 12
     assert (found["lengths"]["shortest"], found["lengths"]["longest"]) == (min(lengths), max(lengths))
     assert found["sources"][0]["bad"] == {"empty": 1, "not JSON": 1}
-    assert stdlib_texts(12)[6].startswith(found["sample"]["text"])
-    assert found["sample"]["origin"] == [str(lines), 8]
+    sample = found["samples"][0]
+    assert stdlib_texts(12)[sample["number"]].startswith(sample["text"])
+    assert (sample["source"], sample["record"]) == bins.origin(sample["number"])
 
 
 def test_the_same_command_again_says_that_it_is_done(lines: Path, tokenizer: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_text_for_people(bins: Bins, tmp_path: Path) -> None:
     for number in chosen:
         path, record = bins.origin(number)
         text = TEXTS[number]
-        blocks.append(f"document {number}: {path} record {record}, {len(bins.document(number))} tokens")
+        blocks.append(f"document {number}: record {record} of {path}, {len(bins.document(number))} tokens")
         blocks += [f"  | {line}" for line in text.splitlines()]
     assert done.stdout.splitlines() == blocks
 
@@ -91,7 +91,7 @@ def test_json_lines(bins: Bins) -> None:
     assert [record["number"] for record in found] == expected(bins, 0, Size(5))
     assert all(record["text"] == TEXTS[record["number"]] for record in found)
     assert all(record["record"] == record["number"] + (record["number"] >= 10) for record in found)
-    assert [d.text for d in documents(bins.path, Size(5), 0)] == [record["text"] for record in found]
+    assert [d.text for d in documents(bins, Size(5), 0)] == [record["text"] for record in found]
 
 
 def test_bins_from_the_command_line(bins: Bins, tmp_path: Path) -> None:

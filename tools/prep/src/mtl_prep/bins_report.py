@@ -10,9 +10,11 @@ from mtl_common.log import duration, quantity
 from mtl_common.tables import table
 from mtl_prep.convert import Exported
 from mtl_prep.from_megatron import Imported
-from mtl_prep.inspect import Inspection
+from mtl_prep.inspect import Inspection, powers
+from mtl_prep.measure import Lengths
 from mtl_prep.sample import Document
-from mtl_prep.summary import counted, lines, sums, what
+from mtl_prep.stats_report import by_source, spread
+from mtl_prep.summary import counted, lines, what
 
 BAR = 40
 SHOWN = 8  # sources or files listed one by one
@@ -44,7 +46,7 @@ def split(out: Path, parts: Mapping[str, Manifest], seconds: float) -> str:
 
 def document(found: Document) -> str:
     """A document as people read it."""
-    head = f"document {found.number:,}: {found.source} record {found.record:,}, {found.tokens:,} tokens"
+    head = f"document {found.number:,}: record {found.record:,} of {found.source}, {found.tokens:,} tokens"
     return "\n".join([head, *(f"  | {line}" for line in found.text.splitlines())])
 
 
@@ -82,39 +84,39 @@ def imported(result: Imported, seconds: float) -> str:
     )
 
 
-def _histogram(found: Inspection) -> str:
-    most = max(found.lengths.values())
-    rows = []
-    for power, count in found.lengths.items():
-        bar = "#" * max(1, round(BAR * count / most))
-        rows.append(f"  {power:>10,} to {2 * power - 1:>10,}  {count:>10,}  {bar}")
-    return "\n".join(rows)
+def _histogram(found: Lengths) -> str:
+    """A line for each doubling of length, with a bar."""
+    counts = powers(found)
+    most = max(counts.values())
+    rows = [(f"{p:,} to {2 * p - 1:,}", f"{n:,}", "#" * -(-BAR * n // most)) for p, n in counts.items()]
+    return table([("tokens", "documents", ""), *rows])
 
 
-def _sources(sources: Sequence[Source]) -> list[str]:
-    """A line a source; of many, a line for every reason why records were bad, with an example."""
-    rows = [f"sources  {len(sources):,}"]
-    if len(sources) <= SHOWN:
-        return rows + [f"  {source.path}: {sums([source])}" for source in sources]
-    for reason, count in counted(source.bad for source in sources).most_common():
-        example = next(source.path for source in sources if reason in source.bad)
-        rows.append(f"  {count:,} {reason}, such as in {example}")
-    return rows
+def _bad(sources: Sequence[Source]) -> str:
+    """A line for every reason why records were bad, with an example."""
+    rows = [
+        (reason, f"{count:,}", next(source.path for source in sources if reason in source.bad))
+        for reason, count in counted(source.bad for source in sources).most_common()
+    ]
+    return table([("bad because", "records", "such as in"), *rows]) if rows else ""
 
 
-def inspected(found: Inspection) -> str:
+def inspected(found: Inspection, plot: Path | None) -> str:
     """The page that `inspect` shows."""
-    manifest, (origin, record) = found.bins.manifest, found.bins.origin(found.sample)
+    manifest = found.bins.manifest
     options = ", ".join(f"{name} {value}" for name, value in manifest.options.items())
-    made = ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}")
-    spread = f"shortest {found.shortest:,}, median {found.median:,}, longest {found.longest:,}"
-    return "\n".join(
-        [
-            lines([*what(manifest), ("fingerprint", manifest.tokenizer.fingerprint), made]),
-            *_sources(manifest.sources),
-            f"tokens a document  {spread}",
-            _histogram(found),
-            f"document {found.sample:,} ({origin} line {record + 1}) begins",
-            *(f"  | {line}" for line in found.text.splitlines()),
-        ]
-    )
+    facts = [
+        *what(manifest),
+        ("fingerprint", manifest.tokenizer.fingerprint),
+        ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}"),
+        ("picture", str(plot) if plot else ""),
+    ]
+    parts = [
+        lines(facts),
+        by_source(found.bins, found.source_tokens),
+        _bad(manifest.sources),
+        f"tokens that a document of each share has at most\n{spread(found.lengths)}",
+        _histogram(found.lengths),
+        *map(document, found.samples),
+    ]
+    return "\n\n".join(part for part in parts if part)

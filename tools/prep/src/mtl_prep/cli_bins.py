@@ -23,13 +23,20 @@ def _train_on(path: Path) -> None:
 @app.command("inspect")
 def inspect_bins(
     path: BinsPath,
+    samples: Annotated[int, typer.Option(min=0, help="Documents whose beginning is shown.")] = 1,
+    seed: Seed = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the lengths of documents, into a .png or .svg file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Shows what token bins hold."""
-    from mtl_prep import bins_report, inspect
+    """Shows what token bins hold: sums, sources, lengths of documents, the beginning of some."""
+    from mtl_prep import bins_report, inspect, picture
 
-    found = inspect.inspect(path)
-    print(inspect.as_json(found) if json else bins_report.inspected(found))
+    found = inspect.inspect(path, samples, seed)
+    if plot is not None:
+        picture.draw(found, plot)
+    print(inspect.as_json(found) if json else bins_report.inspected(found, plot))
 
 
 @app.command("verify")
@@ -130,6 +137,7 @@ def sample_bins(
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Chooses documents at random: into new bins, or printed as text for people to read."""
+    from mtl_common.bins import Bins
     from mtl_common.errors import UsageError
     from mtl_prep import bins_report, sample
 
@@ -137,9 +145,23 @@ def sample_bins(
         raise UsageError("give --documents or --tokens, and --out or --json, not both")
     size = sample.Size(documents or 3, tokens)
     if out is None:
-        for document in sample.documents(path, size, seed):
+        for document in sample.documents(Bins(path, shuffled=False), size, seed):
             print(bins_report.document_line(document) if json else bins_report.document(document))
         return
     began = time.monotonic()
     print(bins_report.made(out, sample.sample(path, size, seed, out), time.monotonic() - began))
     _train_on(out)
+
+
+@app.command("stats")
+def show_stats(
+    paths: Annotated[list[Path], typer.Argument(help="The directories of the bins.")],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line, a line for each.")
+    ] = False,
+) -> None:
+    """Counts everything: lengths, sources, shards, frequent tokens, how much of the vocabulary is used."""
+    from mtl_prep import stats, stats_report
+
+    found = [stats.measured(path) for path in paths]
+    print(stats.as_json(found) if json else stats_report.page(found))

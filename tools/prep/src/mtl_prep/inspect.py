@@ -1,57 +1,53 @@
-"""What token bins hold, for people and as JSON."""
+"""What token bins hold, for people and as JSON; only the samples' tokens are read."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import orjson
 
 from mtl_common.bins import Bins
-from mtl_common.tokenizers import load
+from mtl_prep.measure import Counts, Lengths, lengths, tokens_by_source
+from mtl_prep.sample import Document, Size, documents
 
 SAMPLE_TOKENS = 60
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Bins, how long their documents are, and the start of one."""
+    """Bins, how long their documents are, the tokens of each source, and how some documents begin."""
 
     bins: Bins
-    lengths: dict[int, int]  # power of two -> documents of at least that many tokens, and fewer than twice
-    shortest: int
-    median: int
-    longest: int
-    sample: int
-    text: str
+    lengths: Lengths
+    source_tokens: Counts
+    samples: tuple[Document, ...]
 
 
-def _lengths(bins: Bins) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """(documents,) tokens of each document, its end included."""
-    return np.concatenate([np.diff(bins.shard(i).offsets) for i in range(len(bins.manifest.shards))])
-
-
-def inspect(path: Path) -> Inspection:
+def inspect(path: Path, samples: int = 1, seed: int = 0) -> Inspection:
     """Looks at bins; raises DataError for what is none."""
     bins = Bins(path, shuffled=False)
-    lengths = _lengths(bins)
-    powers, counts = np.unique(np.floor(np.log2(lengths)).astype(int), return_counts=True)
-    sample = len(bins) // 2
-    ids = bins.document(sample)[:SAMPLE_TOKENS].tolist()
-    return Inspection(
-        bins=bins,
-        lengths={1 << int(p): int(n) for p, n in zip(powers, counts, strict=True)},
-        shortest=int(lengths.min()),
-        median=int(np.median(lengths)),
-        longest=int(lengths.max()),
-        sample=sample,
-        text=load(bins.tokenizer).decode(ids),
-    )
+    drawn = documents(bins, Size(samples), seed, SAMPLE_TOKENS) if samples else ()
+    return Inspection(bins, lengths(bins), tokens_by_source(bins), tuple(drawn))
+
+
+def powers(found: Lengths) -> dict[int, int]:
+    """A power of two -> the documents of at least that many tokens, and fewer than twice as many."""
+    first, last = (int(length).bit_length() for length in (found.tokens[0], found.tokens[-1]))
+    edges = 2 ** np.arange(first - 1, last + 1)
+    return dict(zip(edges[:-1].tolist(), found.between(edges)[0].tolist(), strict=True))
 
 
 def as_json(found: Inspection) -> str:
     """Everything as one JSON object."""
-    manifest = found.bins.manifest.model_dump()
-    lengths = {"shortest": found.shortest, "median": found.median, "longest": found.longest}
-    sample = {"document": found.sample, "origin": found.bins.origin(found.sample), "text": found.text}
-    histogram = {str(power): count for power, count in found.lengths.items()}
-    return orjson.dumps(manifest | {"lengths": lengths | {"from": histogram}, "sample": sample}).decode()
+    manifest, spread = found.bins.manifest.model_dump(exclude_none=True), found.lengths
+    for source, tokens in zip(manifest["sources"], found.source_tokens.tolist(), strict=True):
+        source["tokens"] = tokens
+    lengths = {
+        "shortest": int(spread.tokens[0]),
+        "median": spread.at(0.5),
+        "longest": int(spread.tokens[-1]),
+        "from": {str(power): count for power, count in powers(spread).items()},
+    }
+    return orjson.dumps(
+        manifest | {"lengths": lengths, "samples": [asdict(d) for d in found.samples]}
+    ).decode()

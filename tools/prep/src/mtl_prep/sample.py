@@ -38,7 +38,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Document:
-    """One document, as text and by its place."""
+    """One document, as text and by its place; `text` may be its beginning."""
 
     number: int
     source: str
@@ -105,12 +105,11 @@ def sample(path: Path, size: Size, seed: int, out: Path) -> Manifest:
     return manifest
 
 
-def documents(path: Path, size: Size, seed: int) -> Iterator[Document]:
-    """A random choice of the documents of bins as text, in their order."""
-    bins = Bins(path, shuffled=False)
+def documents(bins: Bins, size: Size, seed: int, begins: int | None = None) -> Iterator[Document]:
+    """A random choice as text, in the order of the bins; of each all, or the first `begins` tokens."""
     choice, tokenizer, sources = _Choice(bins, size, seed), load(bins.tokenizer), bins.manifest.sources
     for first, batch in batches(bins):
         for row in np.flatnonzero(choice(batch)).tolist():
-            ids = batch.ids[batch.offsets[row] : batch.offsets[row + 1]].tolist()
+            ids = batch.ids[batch.offsets[row] : batch.offsets[row + 1]]
             source, record = sources[batch.source[row]].path, int(batch.record[row])
-            yield Document(first + row, source, record, len(ids), tokenizer.decode(ids))
+            yield Document(first + row, source, record, len(ids), tokenizer.decode(ids[:begins].tolist()))
