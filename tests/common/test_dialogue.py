@@ -104,11 +104,15 @@ def text_of(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
+def spans(piece: Piece) -> Sequence[tuple[int, int]]:
+    return [(0, len(piece.text))] if piece.counts else piece.counted
+
+
 def said(pieces: Sequence[Piece]) -> list[str]:
     """What counts, neighbouring parts joined."""
     found, at, end = [""], 0, None
     for piece in pieces:
-        for start, stop in piece.counted:
+        for start, stop in spans(piece):
             if end is not None and end != at + start:
                 found.append("")
             found[-1] += piece.text[start:stop]
@@ -175,7 +179,7 @@ def test_only_the_template_writes_special_tokens(chatml: Dialogues, turns: list[
     assert text_of(pieces) == "".join(
         f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages
     )
-    counted = "".join(piece.text[a:b] for piece in pieces for a, b in piece.counted)
+    counted = "".join(piece.text[a:b] for piece in pieces for a, b in spans(piece))
     assert counted == "".join(f"{answer}<|im_end|>" for _, answer in turns)
 
 

@@ -7,7 +7,7 @@ template is rendered, and unveiled when the text is cut into pieces.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -28,16 +28,17 @@ class NoTemplateError(UsageError):
     """A dialogue for a tokenizer that has no chat template."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Text that is encoded by itself, or one special token, named by `text`.
 
-    `counted` are the characters of the text that the assistant says.
+    `counts` says that all of it is what a model is to learn to say; `counted` are characters that are.
     """
 
     text: str
     special: int | None = None
-    counted: tuple[Span, ...] = field(default=())
+    counts: bool = False
+    counted: tuple[Span, ...] = ()
 
 
 def _unmarked(marked: str) -> tuple[str, list[Span]] | None:
@@ -164,9 +165,10 @@ class Dialogues:
             )
             part = text[start:stop]
             if part in self._specials:
-                yield Piece(part, self._specials[part], ((0, len(part)),) if inside else ())
+                yield Piece(part, self._specials[part], counts=bool(inside))
             elif part:
-                yield Piece(part.replace(VEIL, ""), None, tuple(_local(text, start, span) for span in inside))
+                spans = tuple(_local(text, start, span) for span in inside)
+                yield Piece(part.replace(VEIL, ""), counted=spans)
 
 
 def _local(text: str, start: int, span: Span) -> Span:

@@ -48,6 +48,17 @@ def tokenize_corpus(
     shuffle_documents: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed.")
     ] = None,
+    shape: Annotated[
+        str, typer.Option(help="What a record is: text, chat, pair or qa; the answers count as labels.")
+    ] = "text",
+    keys: Annotated[
+        str | None,
+        typer.Option(help="Keys of another shape than text: messages; source,target; question,answer,context."),
+    ] = None,
+    separator: Annotated[str, typer.Option(help="Between the source and the target of a pair.")] = r"\n",
+    sentences: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="Keep where sentences begin, as in en or de text.")
+    ] = None,
     encoder: Annotated[
         str, typer.Option(help="auto, gigatoken, fastokens, words or reference; the ids are the same.")
     ] = "auto",
@@ -78,6 +89,10 @@ def tokenize_corpus(
         encoder=encoder,
         runs_on=engine,
         ray_address=ray_address,
+        shape=shape,
+        keys=keys,
+        separator=separator,
+        sentences=sentences,
     )
     if task is not None:
         part = tokenize.tokenize_share(request, shares.parse_share(task))

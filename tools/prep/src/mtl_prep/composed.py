@@ -49,8 +49,8 @@ class _Run:
     def add(self, row: int, place: tuple[int, int], pieces: Sequence[Piece], eod: int) -> None:
         """Takes a document in, and ends it."""
         last = pieces[-1]
-        counts = bool(last.counted) and last.counted[-1][1] == len(last.text)
-        end = [Piece("", eod, ((0, 0),) if counts else ())] if last.special != eod else []
+        counts = last.counts or (bool(last.counted) and last.counted[-1][1] == len(last.text))
+        end = [Piece("", eod, counts)] if last.special != eod else []
         self.pieces += [*pieces, *end]
         self.places += [place] * (len(pieces) + len(end))
         self.firsts.append(len(self.pieces))
@@ -95,7 +95,8 @@ def _sentences(bounds: Bounds, firsts: Bounds) -> Sentences:
 
 def _loss(counted: Counted, pieces: Sequence[Piece], made: _Ids) -> NDArray[np.uint8]:
     """Whether each id counts, (tokens,)."""
-    loss = np.zeros(len(made.ids), np.uint8)
+    whole = np.fromiter((piece.counts for piece in pieces), np.uint8, len(pieces))
+    loss = np.repeat(whole, np.diff(made.bounds))
     for i, piece in enumerate(pieces):
         if piece.counted:
             span = slice(made.bounds[i], made.bounds[i + 1])

@@ -37,7 +37,7 @@ class Records:
             pieces = self._dialogues.whole(orjson.loads(text))
         except RefusedError as error:
             raise BadRecordError(str(error)) from None
-        if not any(piece.counted for piece in pieces):
+        if not any(piece.counts or piece.counted for piece in pieces):
             raise BadRecordError("no answer in what the chat template writes")
         return pieces
 

@@ -18,10 +18,8 @@ class Counted:
         self._sizes = np.array(sizes, np.int64)  # (V,) bytes of each token
 
     def of(self, piece: Piece, ids: Ids) -> NDArray[np.bool_]:
-        """Whether each id of a piece counts, (n,)."""
+        """Whether each id of a piece of text counts by its characters, (n,)."""
         mask = np.zeros(len(ids), bool)
-        if piece.special is not None:
-            return mask | bool(piece.counted)
         for start, stop in piece.counted:
             mask[self._token(piece.text, ids, start) : self._token(piece.text, ids, stop, after=True)] = True
         return mask

@@ -83,7 +83,7 @@ def _written(value: Any) -> str:
 
 def pair_pieces(source: str, target: str, separator: str) -> tuple[Piece, ...]:
     """The source with the separator, encoded together, then the target, encoded by itself."""
-    return Piece(source + separator), Piece(target, None, ((0, len(target)),))
+    return Piece(source + separator), Piece(target, counts=True)
 
 
 def question_pieces(question: str, answer: str, context: str) -> tuple[Piece, ...]:
@@ -95,7 +95,7 @@ def question_pieces(question: str, answer: str, context: str) -> tuple[Piece, ..
     given = f"{context}\n\n" if context else ""
     asked = f"{given}Question: {question}\nAnswer:"
     text = f"{asked} {answer}"
-    return (Piece(text, None, ((len(asked), len(text)),)),)
+    return (Piece(text, counted=((len(asked), len(text)),)),)
 
 
 @dataclass(frozen=True)

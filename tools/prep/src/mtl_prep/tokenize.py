@@ -19,6 +19,7 @@ from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.beginning import end_of_document, sample
+from mtl_prep.composers import Composition, parse_composition
 from mtl_prep.corpus import Corpus, find
 from mtl_prep.cut import left_by_share, unit_tasks
 from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, trusted
@@ -57,6 +58,18 @@ class Request:
     piece_tokens: int = PIECE_TOKENS
     runs_on: str = "local"
     ray_address: str | None = None
+    shape: str = "text"
+    keys: str | None = None
+    separator: str = r"\n"
+    sentences: str | None = None
+
+    @property
+    def composition(self) -> Composition:
+        """What documents are composed of; raises UsageError for what cannot be."""
+        keys = self.keys
+        if self.shape == "chat" and keys is None and self.text_key != "text":
+            keys = self.text_key
+        return parse_composition(self.shape, keys, self.separator, self.sentences)
 
     @property
     def order(self) -> Order | None:
@@ -69,6 +82,8 @@ class Request:
         rest = {"text_key": self.text_key, "eod": self.eod, "max_bad": self.max_bad}
         sizes = {"shard_tokens": self.shard_tokens, "part_bytes": self.part_bytes}
         order = {"shuffle_documents": self.shuffle_documents, "piece_tokens": self.piece_tokens}
+        shape = {"shape": self.shape, "keys": self.keys, "separator": self.separator}
+        order |= shape | {"sentences": self.sentences}
         return {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()} | rest | sizes | order
 
 
@@ -108,7 +123,8 @@ def _keep(tokenizer: Tokenizer, out: Path) -> None:
 
 
 def _reading(request: Request, plan: Plan) -> Reading:
-    return Reading(plan.corpus.sources, request.text_key, request.part_bytes)
+    shape = request.composition.shape
+    return Reading(plan.corpus.sources, request.text_key, request.part_bytes, shape=shape)
 
 
 def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
@@ -131,7 +147,7 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
     about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
     reading = _reading(request, plan)
-    return Job(request.out, reading, eod, dtype, tokenizer.choices[0], about)
+    return Job(request.out, reading, eod, dtype, tokenizer.choices[0], about, request.composition)
 
 
 def _done(journal: Journal) -> tuple[int, int]:
@@ -154,7 +170,9 @@ class _Tokenizing:
         options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
         if request.shuffle_documents is not None:
             options["shuffle_documents"] = request.shuffle_documents
+        options |= request.composition.options()
         corpus = find(request.corpus)
+        request.composition.check(corpus.sources, self.tokenizer)
         self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
         self._eod = eod
 

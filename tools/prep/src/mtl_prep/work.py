@@ -6,11 +6,13 @@ order, into the shards of the bins.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mtl_common.bins import write_shard
 from mtl_common.tokenizers import Tokenizer, load
+from mtl_prep.composed import Composing
+from mtl_prep.composers import Composition
 from mtl_prep.encode import batches
 from mtl_prep.engine import Watch
 from mtl_prep.journal import Journal
@@ -29,6 +31,7 @@ class Job:
     dtype: str
     engine: str
     about: tuple[tuple[str, str], ...]
+    composition: Composition = field(default_factory=Composition)
 
     @property
     def journal(self) -> Journal:
@@ -71,6 +74,7 @@ class Worker:
         self._job, self._journal = job, job.journal
         self._pieces = Pieces(job.out, job.dtype, self._journal)
         self._tokenizer: Tokenizer | None = None
+        self._composing: Composing | None = None
 
     def run(self, task: Task) -> Iterator[Step]:
         """Does the work and notes it; yields what each finished step stands for."""
@@ -88,11 +92,15 @@ class Worker:
         job, found, records = self._job, unit.documents, unit.documents.by_source()
         if self._tokenizer is None:
             self._tokenizer = load(job.out / "tokenizer", engine=job.engine, one_thread=True)
+            self._composing = job.composition.composing(self._tokenizer, job.eod, job.dtype)
         characters = sum(map(len, found.texts))
         path = self._pieces.path(unit.name)
         path.parent.mkdir(exist_ok=True)
         watch = Watch(self._tokenizer)
-        made = batches(watch, found, job.eod, job.dtype, path.parent)
+        if self._composing is None:
+            made = batches(watch, found, job.eod, job.dtype, path.parent)
+        else:
+            made = self._composing.batches(watch, found, path.parent)
         shard = write_shard(path, job.dtype, made)
         note = {
             "records": list(records.items()),
