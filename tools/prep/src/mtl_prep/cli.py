@@ -6,6 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from mtl_common.command import next_command, run, tool
+from mtl_common.errors import UsageError
 from mtl_prep import cli_bins, cli_curate
 
 app = tool("mtl-prep", "From text to token bins.")
@@ -19,15 +20,42 @@ TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")
 @app.command("train-tokenizer")
 def train_tokenizer(
     corpus: Corpus,
-    vocab_size: Annotated[int, typer.Option(help="Entries of the vocabulary, <|endoftext|> included.")],
-    out: Annotated[Path, typer.Option(help="A directory, or a file ending in .json.")],
-    sample: Annotated[str, typer.Option(help="Text to learn from, spread over the corpus.")] = "256MB",
+    vocab_size: Annotated[int, typer.Option(help="Entries of the vocabulary, special tokens included.")],
+    out: Annotated[Path, typer.Option(help="A directory, or a file ending in .json, .tiktoken or .model.")],
+    kind: Annotated[
+        str, typer.Option(help="bpe (of bytes, as GPT-2's), unigram or wordpiece (as BERT's).")
+    ] = "bpe",
+    format: Annotated[
+        str, typer.Option(help="json for tokenizer.json; tiktoken (bpe); sentencepiece (bpe, unigram).")
+    ] = "json",
+    special: Annotated[
+        list[str] | None, typer.Option(metavar="TOKEN", help="A special token more; may be given again.")
+    ] = None,
+    fim: Annotated[bool, typer.Option("--fim", help="Add <|fim_prefix|>, middle, suffix, pad.")] = False,
+    sentinels: Annotated[
+        int, typer.Option(min=0, help="Add so many of T5's: <extra_id_0> and so on.")
+    ] = 0,
+    sample: Annotated[
+        str | None, typer.Option(help="Text to learn from, all over the corpus: 256MB; sentencepiece 32MB.")
+    ] = None,
     text_key: TextKey = "text",
 ) -> None:
-    """Trains a byte-level BPE tokenizer of GPT-2's kind."""
+    """Trains a tokenizer on a sample of a corpus, and measures what it makes of each kind of text."""
     from mtl_prep import report, vocabulary
 
-    print(report.trained(vocabulary.train(corpus, vocab_size, out, sample, text_key)))
+    wish = vocabulary.Wish(
+        corpus=corpus,
+        vocab_size=vocab_size,
+        out=out,
+        sample=sample,
+        text_key=text_key,
+        kind=kind,
+        format=format,
+        special=special or (),
+        fim=fim,
+        sentinels=sentinels,
+    )
+    print(report.trained(vocabulary.train(wish)))
     next_command(f"mtl-prep tokenize {' '.join(map(str, corpus))} --tokenizer {out} --out bins")
 
 
@@ -66,6 +94,10 @@ def tokenize_corpus(
     ray_address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or Ray is started here.")
     ] = None,
+    curate: Annotated[
+        Path | None,
+        typer.Option(metavar="RECIPE", help="Take the steps of a recipe first; see mtl-prep curate."),
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
     ] = None,
@@ -74,7 +106,12 @@ def tokenize_corpus(
     import time
 
     from mtl_prep import pool, report, shares, tokenize
+    from mtl_prep.trouble import stoppable
 
+    if curate is not None:
+        if task is not None or shape != "text":
+            raise UsageError("--curate goes with neither --task nor --shape; run mtl-prep curate first")
+        corpus = [cli_curate.curated(curate, corpus, out, workers or pool.cores(), text_key, max_bad)]
     began = time.monotonic()
     request = tokenize.Request(
         corpus=corpus,
@@ -94,12 +131,14 @@ def tokenize_corpus(
         separator=separator,
         sentences=sentences,
     )
-    if task is not None:
-        part = tokenize.tokenize_share(request, shares.parse_share(task))
-        print(report.part(part, time.monotonic() - began))
-        next_command(f"mtl-prep finish {out}, when all tasks are done")
-        return
-    print(report.tokenized(tokenize.tokenize(request), request, time.monotonic() - began))
+    with stoppable():
+        if task is not None:
+            part = tokenize.tokenize_share(request, shares.parse_share(task))
+            print(report.part(part, time.monotonic() - began))
+            next_command(f"mtl-prep finish {out}, when all tasks are done")
+            return
+        outcome = tokenize.tokenize(request)
+    print(report.tokenized(outcome, request, time.monotonic() - began))
     next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
 
 
@@ -115,9 +154,11 @@ def finish_bins(
     import time
 
     from mtl_prep import pool, report, tokenize
+    from mtl_prep.trouble import stoppable
 
     began = time.monotonic()
-    outcome, request = tokenize.finish_shares(out, workers or pool.cores(), max_bad)
+    with stoppable():
+        outcome, request = tokenize.finish_shares(out, workers or pool.cores(), max_bad)
     print(report.tokenized(outcome, request, time.monotonic() - began))
     next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
 

@@ -1,6 +1,7 @@
 """What the commands say when they are done: a few aligned lines that add up."""
 
 from mtl_common.log import duration, quantity
+from mtl_prep.compression import table
 from mtl_prep.corpus import told
 from mtl_prep.summary import lines, what
 from mtl_prep.tokenize import Outcome, Part, Request
@@ -45,15 +46,11 @@ def part(done: Part, seconds: float) -> str:
 
 def trained(result: Trained) -> str:
     """The summary of `train-tokenizer`."""
-    short = f" of {result.asked:,} asked for: the sample has no more pairs to merge"
-    return lines(
-        [
-            ("learned from", f"{result.documents:,} documents, {result.characters:,} characters"),
-            (
-                "vocabulary",
-                f"{result.vocab_size:,} entries{short if result.vocab_size < result.asked else ''}",
-            ),
-            ("compression", f"{result.bytes_per_token:.2f} bytes a token"),
-            ("written", str(result.path)),
-        ]
-    )
+    short = f" of {result.asked:,} asked for: the sample has no more to learn"
+    rows = [
+        ("learned from", f"{result.documents:,} documents, {result.characters:,} characters"),
+        ("vocabulary", f"{result.vocab_size:,} entries{short if result.vocab_size < result.asked else ''}"),
+        ("memory", f"{quantity(result.peak, 'bytes')} at most"),
+        ("written", str(result.path)),
+    ]
+    return f"{lines(rows)}\ncompression\n{table(result.compression)}"

@@ -108,6 +108,7 @@ class Worker:
             "lines": found.lines,
             "characters": characters,
             "compared": watch.compared,
+            "engine": job.engine,
             "size": unit.size,
             "shard": shard.model_dump(),
             "hashes": unit.hashes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from mtl_common.errors import DataError
 from mtl_common.tokenizers.engines import QUICK, Build, Choice, Engine
 from mtl_common.tokenizers.flat import Flat, flatten
-from mtl_common.tokenizers.interface import Facts, Tokenizer, canonical, fingerprint
+from mtl_common.tokenizers.interface import Facts, Tokenizer, beside, canonical, fingerprint
 from mtl_common.tokenizers.libraries import fastokens_engine, gigatoken_engine
 from mtl_common.tokenizers.pieces import bytes_written
 
@@ -23,6 +23,7 @@ class Encoding:
     specials: Mapping[str, int]
 
 
+END = "<|endoftext|>"
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 CL100K_PATTERN = (
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
@@ -86,6 +87,15 @@ def _written(ranks: Mapping[bytes, int]) -> bytes:
     return b"".join(binascii.b2a_base64(token) + b"%d\n" % ranks[token] for token in ordered)
 
 
+def _following(path: Path, ranks: Mapping[bytes, int]) -> dict[str, int]:
+    """The special tokens of unpublished ranks: those of tokenizer_config.json, or one that follows."""
+    named = beside(path.parent).get("added_tokens_decoder") or {}
+    specials = {str(token["content"]): int(id) for id, token in named.items() if token.get("special")}
+    if set(specials.values()) & set(ranks.values()):
+        raise DataError(f"special tokens in {path.parent}/tokenizer_config.json have ids of {path.name}")
+    return specials if END in specials else {END: max(*ranks.values(), *specials.values(), 0) + 1, **specials}
+
+
 def _halves(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """The two tokens whose merge makes a token."""
     parts, limit, rank = [token[i : i + 1] for i in range(len(token))], ranks[token], ranks.get
@@ -133,8 +143,7 @@ class Ranks(Tokenizer):
         ranks = _read_ranks(path)
         if not all(bytes([b]) in ranks for b in range(256)):
             raise DataError(f"{path} is not a file of byte-level ranks: it does not hold all 256 bytes")
-        following = Encoding(GPT2_PATTERN, {"<|endoftext|>": max(ranks.values()) + 1})
-        encoding = PUBLISHED.get(len(ranks), following)
+        encoding = PUBLISHED.get(len(ranks)) or Encoding(GPT2_PATTERN, _following(path, ranks))
         self._specials = dict(encoding.specials)
         self._library = tiktoken.Encoding(
             path.stem, pat_str=encoding.pattern, mergeable_ranks=ranks, special_tokens=self._specials
@@ -142,7 +151,7 @@ class Ranks(Tokenizer):
         self._ranks, self._bytes = ranks, {rank: token for token, rank in ranks.items()}
         facts = Facts(
             vocab_size=max(*ranks.values(), *self._specials.values()) + 1,
-            eod=self._specials["<|endoftext|>"],
+            eod=self._specials[END],
             bos=None,
             fingerprint=fingerprint(encoding.pattern.encode(), canonical(self._specials), _written(ranks)),
             specials=frozenset(self._specials.values()),
