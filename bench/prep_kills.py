@@ -60,8 +60,6 @@ class Place:
 
 def make(directory: Path) -> Place:
     """Writes a corpus of about 4 MB and a small tokenizer."""
-    from mtl_prep.vocabulary import train
-
     corpus = directory / "corpus"
     corpus.mkdir()
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:120]
@@ -71,7 +69,9 @@ def make(directory: Path) -> Place:
     (corpus / "c.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[80:90])))
     for file in files[90:]:
         shutil.copy(file, corpus)
-    train([corpus], 2000, directory / "tokenizer", "1MB", "text")
+    tool = [str(Path(sys.executable).with_name("mtl-prep")), "train-tokenizer", str(corpus)]
+    more = ["--vocab-size", "2000", "--sample", "1MB", "--out", str(directory / "tokenizer")]
+    subprocess.run([*tool, *more], check=True, stdout=subprocess.DEVNULL)
     return Place(corpus, directory / "tokenizer")
 
 
