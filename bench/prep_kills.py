@@ -75,12 +75,10 @@ def make(directory: Path) -> Place:
     return Place(corpus, directory / "tokenizer")
 
 
-def digest(out: Path) -> str:
-    """One hash of all names and bytes below."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in out.rglob("*") if path.is_file()):
-        total.update(str(path.relative_to(out)).encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
+def digests(out: Path) -> dict[str, str]:
+    """Name -> hash of every file below."""
+    files = (path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def below(pid: int) -> list[int]:
@@ -131,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, default=Path("other-bytes"), help="where other bytes are kept")
     asked = parser.parse_args()
     chance, kills, runs = random.Random(asked.seed), 0, 0
     with tempfile.TemporaryDirectory() as directory:
@@ -139,7 +138,7 @@ def main() -> None:
         for seed in (None, 7):
             out = Path(directory) / f"whole-{seed}"
             place.start(out, None, 1, seed).communicate()
-            wanted[seed] = digest(out)
+            wanted[seed] = digests(out)
         while kills < asked.kills:
             seed, out = chance.choice([None, 7]), Path(directory) / f"run-{runs}"
             of = chance.choice([1, 2, 3])
@@ -147,13 +146,12 @@ def main() -> None:
             tasks: list[object] = [None] if of == 1 else [*([n, of] for n in numbers), "finish"]
             more = finished(place, out, tasks, seed, chance)
             kills, runs = kills + more, runs + 1
-            same = digest(out) == wanted[seed]
-            print(
-                f"{of} tasks, order {seed}, {more} kills: {'same bytes' if same else 'OTHER BYTES'}",
-                flush=True,
-            )
-            if not same:
-                raise SystemExit(1)
+            other = sorted({name for name, _ in wanted[seed].items() ^ digests(out).items()})
+            told = f"other bytes in {', '.join(other)}" if other else "same bytes"
+            print(f"{of} tasks, order {seed}, {more} kills: {told}", flush=True)
+            if other:
+                shutil.copytree(out, asked.keep, dirs_exist_ok=True)
+                raise SystemExit(f"the bins are kept in {asked.keep}")
             shutil.rmtree(out)
     print(f"{kills} kills in {runs} runs, every time the bytes of an unbroken run")
 
