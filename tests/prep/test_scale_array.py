@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -112,6 +113,18 @@ def test_finish_names_the_tasks_that_are_not_done(
         finish_shares(out, 1, None)
     run_tasks(corpus, tokenizer, out, [Share(number, 6) for number in (2, 4, 5, 6)])
     finish_shares(out, 1, None)
+    assert all_bytes(out) == all_bytes(unbroken)
+
+
+def test_a_finish_killed_before_it_tidied_up_is_finished(
+    corpus: Path, tokenizer: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bins"
+    shutil.copytree(unbroken, out)
+    (out / "_work" / "00").mkdir(parents=True)
+    (out / "_work" / "00" / "unit-x.arrow").write_bytes(b"x")
+    outcome, _ = finish_shares(out, 1, None)
+    assert outcome.already
     assert all_bytes(out) == all_bytes(unbroken)
 
 

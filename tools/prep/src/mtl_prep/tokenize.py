@@ -8,9 +8,10 @@ or as the tasks of an array job: the bytes of the bins are the same.
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from mtl_prep.shuffle import PIECE_TOKENS
 from mtl_prep.shuffling import Order
 from mtl_prep.stages import forget_lost
 from mtl_prep.tally import parse_max_bad
+from mtl_prep.trouble import disk_told
 from mtl_prep.units import Reading
 from mtl_prep.work import Job
 
 ARRAY = "array-"  # how notes of the number of tasks begin
+OF_A_MACHINE = frozenset({"tokenizer", "out", "workers", "runs_on", "ray_address"})  # not kept
 PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
 
 
@@ -79,12 +82,9 @@ class Request:
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""
-        rest = {"text_key": self.text_key, "eod": self.eod, "max_bad": self.max_bad}
-        sizes = {"shard_tokens": self.shard_tokens, "part_bytes": self.part_bytes}
-        order = {"shuffle_documents": self.shuffle_documents, "piece_tokens": self.piece_tokens}
-        shape = {"shape": self.shape, "keys": self.keys, "separator": self.separator}
-        order |= shape | {"sentences": self.sentences}
-        return {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()} | rest | sizes | order
+        asked = {field.name: getattr(self, field.name) for field in fields(self)}
+        kept = {name: value for name, value in asked.items() if name not in OF_A_MACHINE}
+        return kept | {"corpus": list(map(str, self.corpus)), "directory": os.getcwd()}
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,10 @@ class _Tokenizing:
 
 @contextmanager
 def _tokenizing(request: Request) -> Iterator[_Tokenizing]:
-    with runner(request.runs_on, request.workers, request.ray_address) as found:
+    with (
+        disk_told(request.out),
+        runner(request.runs_on, request.workers, request.ray_address) as found,
+    ):
         yield _Tokenizing(request, found)
 
 
@@ -244,6 +247,7 @@ def tokenize_share(request: Request, share: Share) -> Part:
         if work.already():
             return Part(share, 0, 0, 0)
         with begun(request.out, share) as journal:
+            decided(request.out, work.plan)  # refuses another request before anything is noted
             if not journal.has(f"{ARRAY}{share.of}"):
                 journal.write(f"{ARRAY}{share.of}", {})
             return work.make_units(journal, share)[0]
@@ -280,6 +284,11 @@ def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome
 
     Raises UsageError when none was begun or one is running, DataError when some are not done.
     """
+    if (out / bins.MANIFEST).exists():
+        shutil.rmtree(out / WORK, ignore_errors=True)
+        tokenizer, nothing = load(out / bins.TOKENIZER), Corpus((), Counter())
+        outcome = Outcome(bins.read_manifest(out), nothing, tokenizer, already=True)
+        return outcome, Request((), out / bins.TOKENIZER, out, workers)
     request = _asked(out, workers, max_bad)
     with _tokenizing(request) as work, begun(out, Share()) as journal:
         job = work.begin(journal)
