@@ -37,6 +37,11 @@ class Spans:
         return self.stops - self.starts
 
     @cached_property
+    def before(self) -> Integers:
+        """(pieces + 1,) characters in all pieces before each."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @cached_property
     def counts(self) -> Integers:
         """(documents,) pieces of each."""
         return np.diff(self.offsets)
@@ -81,7 +86,10 @@ class Batch:
     @cached_property
     def small(self) -> NDArray[np.uint32]:
         """(characters,) the code points in small letters."""
-        return np.take(characters.lowered(), self.codes, mode="clip")
+        capitals = np.flatnonzero(self.has(characters.CAPITAL))
+        small = self.codes.copy()
+        small[capitals] = characters.lowered()[small[capitals]]
+        return small
 
     @cached_property
     def plain(self) -> bytes:
@@ -117,11 +125,9 @@ class Batch:
     def terms(self) -> Spans:
         """Words as they are compared between documents: runs of letters and digits, ideographs one by one."""
         part, alone = self.has(characters.WORDLY), self.has(characters.ALONE)
-        begins = part & (~_before(part) | alone | _before(alone))
-        ends = ~part | begins
-        starts = np.flatnonzero(begins)
-        after = np.flatnonzero(ends)
-        return self.spans(starts, after[np.searchsorted(after, starts, "right")])
+        inside = _before(part)
+        begins = part & (~inside | alone | _before(alone))
+        return self.spans(np.flatnonzero(begins), np.flatnonzero(inside & (~part | begins)))
 
     @cached_property
     def lines(self) -> Spans:

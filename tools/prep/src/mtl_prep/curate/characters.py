@@ -11,7 +11,7 @@ WORDLY = 4  # a letter or digit: part of a word that is compared with others
 ALONE = 8  # a word of its own in scripts that are written without spaces
 SYMBOL = 16  # punctuation, and control characters
 ENDING = 32  # ends a sentence in some script
-LOWER = 64
+CAPITAL = 64  # a letter that has a small one
 PLAIN = 128  # neither a symbol nor a space
 
 CODE_POINTS = 0x110000
@@ -57,7 +57,7 @@ def kinds() -> NDArray[np.uint8]:
     for code in range(LETTERS_END):
         character = chr(code)
         if character.isalpha():
-            table[code] = LETTER | WORDLY | LOWER * character.islower()
+            table[code] = LETTER | WORDLY | CAPITAL * (character.lower() != character)
         elif character.isalnum():
             table[code] = WORDLY
         elif character.isspace():
@@ -66,6 +66,14 @@ def kinds() -> NDArray[np.uint8]:
     _set(table, SYMBOL, [*CONTROLS, *((ord(c), ord(c) + 1) for c in PUNCTUATION)])
     _set(table, ENDING | SYMBOL, _ranges(ENDINGS))
     table[(table & np.uint8(SYMBOL | SPACE)) == 0] |= np.uint8(PLAIN)
+    return table
+
+
+@cache
+def small_letters() -> NDArray[np.bool_]:
+    """(code points,) which are small letters."""
+    table = np.zeros(CODE_POINTS, bool)
+    table[:SMALL_END] = [chr(code).islower() for code in range(SMALL_END)]
     return table
 
 

@@ -14,7 +14,7 @@ from mtl_prep.curate.step import GlobalStep, Judge, Step, Verdict
 from mtl_prep.units import Unit
 
 CHARACTERS = 1 << 18  # of a chunk at least; its views then fit the processor's caches
-CROWDED = 0.75  # share of documents still there, below which a batch is made anew
+CROWDED = 0.5  # share of characters still there, below which a batch is made anew
 NOTHING_LEFT = "nothing left"
 
 Number = int  # of a step, from 1
@@ -82,7 +82,8 @@ class Chunk:
         edits.update(verdict.edits)
         for key, value in verdict.masks.items():
             edits[key] += self._mask(wanted, key, value)
-        if verdict.texts or np.mean(self.fates[self._rows] == 0) < CROWDED:
+        sizes = self._batch.lengths
+        if verdict.texts or sizes[self.fates[self._rows] == 0].sum() < CROWDED * sizes.sum():
             self._make_anew()
 
     def _mask(self, wanted: Mask, key: str, value: str) -> int:

@@ -36,14 +36,14 @@ class GopherRepetition(LocalStep):
 
 def _gram_characters(grams: Grams, words: Spans) -> Integers:
     """(grams,) characters of the words of each, without what stands between them."""
-    total = np.concatenate([[0], np.cumsum(words.lengths)])
+    total = words.before
     return np.asarray(total[grams.places + grams.n] - total[grams.places])
 
 
 def _first_characters(n: int, words: Spans) -> Integers:
     """(documents,) characters of the first n-gram."""
     enough = words.counts >= n
-    total = np.concatenate([[0], np.cumsum(words.lengths)])
+    total = words.before
     starts = words.offsets[:-1][enough]
     sizes = np.zeros(len(enough), np.int64)
     sizes[enough] = total[starts + n] - total[starts] + n - 1

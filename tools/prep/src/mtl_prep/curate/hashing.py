@@ -15,9 +15,11 @@ KEPT = 1 << 20  # powers that are kept between batches
 
 def mixed(values: Hash) -> Hash:
     """(n,) -> (n,) values whose every bit depends on all bits (the finish of MurmurHash3)."""
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return values ^ (values >> np.uint64(33))
+    values = values ^ (values >> np.uint64(33))
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        values *= np.uint64(factor)
+        values ^= values >> np.uint64(33)
+    return values
 
 
 def _powers(base: int, count: int) -> Hash:
@@ -44,14 +46,17 @@ class Hashes:
 
     def __init__(self, codes: NDArray[np.uint32]) -> None:
         up, self._down = powers(len(codes) + 1)
-        terms = codes * up[: len(codes)]
-        self._sums = np.zeros(len(codes) + 1, np.uint64)
-        np.cumsum(terms, out=self._sums[1:])
+        self._sums = np.empty(len(codes) + 1, np.uint64)
+        self._sums[0], inner = 0, self._sums[1:]
+        np.cumsum(np.multiply(codes, up[: len(codes)], out=inner), out=inner)
 
     def of(self, starts: NDArray[Any], stops: NDArray[Any]) -> Hash:
         """(pieces,) the hash of each piece `start:stop`."""
-        values = (self._sums[stops] - self._sums[starts]) * self._down[starts]
-        return mixed(values + (stops - starts).astype(np.uint64) * np.uint64(BASE))
+        values = self._sums[stops]
+        values -= self._sums[starts]
+        values *= self._down[starts]
+        values += (stops - starts).astype(np.uint64) * np.uint64(BASE)
+        return mixed(values)
 
 
 def n_grams(hashes: Hash, offsets: NDArray[np.int64], n: int) -> tuple[Hash, NDArray[np.int64]]:

@@ -23,7 +23,7 @@ class Language(LocalStep):
     keep: tuple[str, ...] = ()  # none: all
     drop: tuple[str, ...] = ()
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.0
-    characters: Annotated[int, Field(ge=60)] = 300  # looked at
+    characters: Annotated[int, Field(ge=60)] = 600  # looked at
     key: str = "lang"  # of the record, for the language; steps below may ask for it with `only`
 
     def begin(self, base: Path) -> "LanguageJudge":

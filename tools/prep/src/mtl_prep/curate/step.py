@@ -16,6 +16,7 @@ from mtl_prep.curate.batch import Batch, Mask
 Count = StrictInt | Literal[False]
 Share = Annotated[StrictFloat, Field(ge=0)] | Literal[False]
 SOURCE = "source"
+PATTERN = frozenset("*?[")
 
 
 class Verdict:
@@ -53,11 +54,16 @@ class Judge(Protocol):
 
 def _matches(value: Any, asked: Any) -> bool:
     """Whether a record's value is the asked one, one of several, or like a pattern with * and ?."""
+    if value == asked:
+        return True
     if isinstance(asked, list | tuple):
         return any(_matches(value, one) for one in asked)
-    if isinstance(asked, str) and isinstance(value, str):
-        return fnmatchcase(value, asked)
-    return bool(value == asked)
+    return (
+        isinstance(asked, str)
+        and isinstance(value, str)
+        and not PATTERN.isdisjoint(asked)
+        and fnmatchcase(value, asked)
+    )
 
 
 class Step(Settings):
