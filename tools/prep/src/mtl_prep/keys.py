@@ -40,6 +40,10 @@ class Key(Protocol):
     def of(self, record: Any) -> str:
         """What matters of a record; raises BadRecordError, whose message is the reason, for none."""
 
+    @property
+    def absences(self) -> frozenset[str]:
+        """The reasons that say that there is nothing under a key."""
+
     def columns(self, names: Sequence[str]) -> list[str]:
         """The columns of a table that hold it."""
 
@@ -70,6 +74,11 @@ class TextKey:
         if text is None:
             raise BadRecordError(NOT_STRING)
         return text
+
+    @property
+    def absences(self) -> frozenset[str]:
+        """The reason that says that there is no text."""
+        return frozenset({NO_TEXT})
 
     def columns(self, names: Sequence[str]) -> list[str]:
         """The column of a table that holds the text: a key, or else the start of a path."""

@@ -110,6 +110,11 @@ class Shape:
     def plain(self) -> None:
         """There is more to it than one key."""
 
+    @property
+    def absences(self) -> frozenset[str]:
+        """The reasons that say that there is nothing under a key."""
+        return frozenset(f"no {name}" for name in KEYS[self.name])
+
     def of(self, record: Any) -> str:
         """What matters of a record, as JSON; raises BadRecordError, whose message is the reason, for none."""
         if not isinstance(record, Mapping):

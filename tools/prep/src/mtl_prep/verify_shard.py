@@ -122,7 +122,10 @@ def _offsets(offsets: NDArray[np.int64], tokens: int) -> Iterator[str]:
 
 
 class _Ends:
-    """The documents of a shard that break the rule of the end-of-document id."""
+    """The documents of a shard that break the rule of the end-of-document id.
+
+    A chat template may write that id inside, so where labels are marked it only has to be last.
+    """
 
     def __init__(self, view: ShardView, eod: int) -> None:
         self._view, self._eod = view, eod
@@ -144,14 +147,14 @@ class _Ends:
         """One sentence for each of the two kinds."""
         if self.endless:
             yield _named(self.endless, len(self.endless), f"not ended by the end-of-document id {self._eod}")
-        if self.broken:
+        if self.broken and self._view.loss is None:
             yield _named(
                 self.broken, len(self.broken), f"with the end-of-document id {self._eod} before the end"
             )
 
 
 def _ids(view: ShardView, shard: Shard, manifest: Manifest) -> Iterator[str]:
-    """Whether ids are of the vocabulary, and the end-of-document id stands at the ends alone."""
+    """Whether ids are of the vocabulary, and the end-of-document id stands where it may."""
     ends, largest = _Ends(view, manifest.tokenizer.eod), 0
     for start in _starts(len(view.tokens)):
         ids = view.tokens[start : start + PIECE]

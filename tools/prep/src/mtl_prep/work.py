@@ -93,20 +93,19 @@ class Worker:
         if self._tokenizer is None:
             self._tokenizer = load(job.out / "tokenizer", engine=job.engine, one_thread=True)
             self._composing = job.composition.composing(self._tokenizer, job.eod, job.dtype)
-        characters = sum(map(len, found.texts))
         path = self._pieces.path(unit.name)
         path.parent.mkdir(exist_ok=True)
-        watch = Watch(self._tokenizer)
-        if self._composing is None:
+        watch, composing = Watch(self._tokenizer), self._composing
+        if composing is None:
             made = batches(watch, found, job.eod, job.dtype, path.parent)
         else:
-            made = self._composing.batches(watch, found, path.parent)
+            made = composing.batches(watch, found, path.parent)
         shard = write_shard(path, job.dtype, made)
         note = {
             "records": list(records.items()),
             "documents": shard.documents,
             "lines": found.lines,
-            "characters": characters,
+            "characters": composing.characters if composing else sum(map(len, found.texts)),
             "compared": watch.compared,
             "engine": job.engine,
             "size": unit.size,
