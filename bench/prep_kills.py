@@ -27,7 +27,8 @@ import zstandard
 RUN = """
 import json, pathlib, sys
 from mtl_prep.shares import Share
-from mtl_prep.tokenize import Request, finish_shares, tokenize, tokenize_share
+from mtl_prep.array_job import finish_shares, tokenize_share
+from mtl_prep.tokenize import Request, tokenize
 asked = json.loads(sys.argv[1])
 task, out, paths = asked.pop("task"), pathlib.Path(asked.pop("out")), map(pathlib.Path, asked.pop("paths"))
 request = Request([next(paths)], next(paths), out, **asked)

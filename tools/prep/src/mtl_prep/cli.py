@@ -32,9 +32,7 @@ def train_tokenizer(
         list[str] | None, typer.Option(metavar="TOKEN", help="A special token more; may be given again.")
     ] = None,
     fim: Annotated[bool, typer.Option("--fim", help="Add <|fim_prefix|>, middle, suffix, pad.")] = False,
-    sentinels: Annotated[
-        int, typer.Option(min=0, help="Add so many of T5's: <extra_id_0> and so on.")
-    ] = 0,
+    sentinels: Annotated[int, typer.Option(min=0, help="Add so many of T5's: <extra_id_0> and so on.")] = 0,
     sample: Annotated[
         str | None, typer.Option(help="Text to learn from, all over the corpus: 256MB; sentencepiece 32MB.")
     ] = None,
@@ -81,7 +79,9 @@ def tokenize_corpus(
     ] = "text",
     keys: Annotated[
         str | None,
-        typer.Option(help="Keys of another shape than text: messages; source,target; question,answer,context."),
+        typer.Option(
+            help="Keys of another shape than text: messages; source,target; question,answer,context."
+        ),
     ] = None,
     separator: Annotated[str, typer.Option(help="Between the source and the target of a pair.")] = r"\n",
     sentences: Annotated[
@@ -105,7 +105,7 @@ def tokenize_corpus(
     """Turns a corpus into token bins; the same command continues an interrupted run."""
     import time
 
-    from mtl_prep import pool, report, shares, tokenize
+    from mtl_prep import array_job, pool, report, shares, tokenize
     from mtl_prep.trouble import stoppable
 
     if curate is not None:
@@ -133,7 +133,7 @@ def tokenize_corpus(
     )
     with stoppable():
         if task is not None:
-            part = tokenize.tokenize_share(request, shares.parse_share(task))
+            part = array_job.tokenize_share(request, shares.parse_share(task))
             print(report.part(part, time.monotonic() - began))
             next_command(f"mtl-prep finish {out}, when all tasks are done")
             return
@@ -153,12 +153,12 @@ def finish_bins(
     """Makes token bins of what the tasks of an array job did; names those that are not done."""
     import time
 
-    from mtl_prep import pool, report, tokenize
+    from mtl_prep import array_job, pool, report
     from mtl_prep.trouble import stoppable
 
     began = time.monotonic()
     with stoppable():
-        outcome, request = tokenize.finish_shares(out, workers or pool.cores(), max_bad)
+        outcome, request = array_job.finish_shares(out, workers or pool.cores(), max_bad)
     print(report.tokenized(outcome, request, time.monotonic() - began))
     next_command(f"mtl-train --data {out} --model tiny --steps 200 --out runs/first")
 

@@ -146,6 +146,12 @@ def _held(path: Path, how: int, message: str) -> Iterator[None]:
         yield
 
 
+def check_place(out: Path) -> None:
+    """Raises UsageError when `out` holds files that are not ours."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / WORK).is_dir())):
+        raise UsageError(f"{out} holds something else; choose an empty or new directory for --out")
+
+
 @contextmanager
 def begun(out: Path, share: Share) -> Iterator[Journal]:
     """The journal of a run, made new or found as an earlier run left it.
@@ -153,8 +159,7 @@ def begun(out: Path, share: Share) -> Iterator[Journal]:
     A whole run (share 1 of 1) holds `out` alone; tasks of an array job hold it together, each its own share.
     Raises UsageError when another process holds it, or when `out` holds files that are not ours.
     """
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / WORK).is_dir())):
-        raise UsageError(f"{out} holds something else; choose an empty or new directory for --out")
+    check_place(out)
     work = out / WORK
     work.mkdir(parents=True, exist_ok=True)
     whole = share == Share()

@@ -8,28 +8,26 @@ or as the tasks of an array job: the bytes of the bins are the same.
 import os
 import shutil
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mtl_common import bins
-from mtl_common.errors import DataError, UsageError
 from mtl_common.log import progress
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.beginning import end_of_document, sample
 from mtl_prep.composers import Composition, parse_composition
 from mtl_prep.corpus import Corpus, find
-from mtl_prep.cut import left_by_share, unit_tasks
+from mtl_prep.cut import unit_tasks
 from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, trusted
 from mtl_prep.finishing import finish
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
-from mtl_prep.plan import Plan, asked_before, begun, decide, decided, finished
+from mtl_prep.plan import Plan, begun, decide, decided, finished
 from mtl_prep.runners import Runner, runner
-from mtl_prep.shares import Share, ranges
+from mtl_prep.shares import Share
 from mtl_prep.shuffle import PIECE_TOKENS
 from mtl_prep.shuffling import Order
 from mtl_prep.stages import forget_lost
@@ -38,7 +36,6 @@ from mtl_prep.trouble import disk_told
 from mtl_prep.units import Reading
 from mtl_prep.work import Job
 
-ARRAY = "array-"  # how notes of the number of tasks begin
 OF_A_MACHINE = frozenset({"tokenizer", "out", "workers", "runs_on", "ray_address"})  # not kept
 PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill loses little
 
@@ -89,13 +86,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was made, or `already` there before; `characters` are those of all documents."""
+    """What was made, or `already` there before.
+
+    `characters` are those of all documents, `watched` counts what `Watch` saw of them.
+    """
 
     manifest: bins.Manifest
     corpus: Corpus
     tokenizer: Tokenizer
     already: bool = False
     characters: int = 0
+    watched: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _done(journal: Journal) -> tuple[int, int]:
     return size, documents
 
 
-class _Tokenizing:
+class Tokenizing:
     """One corpus on its way to bins."""
 
     def __init__(self, request: Request, runner: Runner) -> None:
@@ -214,16 +215,19 @@ class _Tokenizing:
         """Makes the bins of the finished units."""
         max_bad, order = self.request.max_bad, self.request.order
         manifest, sums = finish(job, self.plan, self.tokenizer, journal, max_bad, order, self.runner)
-        return Outcome(manifest, self.plan.corpus, self.tokenizer, characters=sums.characters)
+        return Outcome(
+            manifest, self.plan.corpus, self.tokenizer, characters=sums.characters, watched=sums.watched
+        )
 
 
 @contextmanager
-def _tokenizing(request: Request) -> Iterator[_Tokenizing]:
+def tokenizing(request: Request) -> Iterator[Tokenizing]:
+    """A request on its way to bins, with what does its work; raises DataError for trouble with the disk."""
     with (
         disk_told(request.out),
         runner(request.runs_on, request.workers, request.ray_address) as found,
     ):
-        yield _Tokenizing(request, found)
+        yield Tokenizing(request, found)
 
 
 def tokenize(request: Request) -> Outcome:
@@ -232,66 +236,10 @@ def tokenize(request: Request) -> Outcome:
     Raises UsageError for a request that does not fit what is there, DataError for a corpus or tokenizer that
     cannot be used, RankError when a worker process was killed.
     """
-    with _tokenizing(request) as work:
+    with tokenizing(request) as work:
         already = work.already()
         if already:
             return already
         with begun(request.out, Share()) as journal:
             _, job = work.make_units(journal, Share())
             return work.finish(job, journal)
-
-
-def tokenize_share(request: Request, share: Share) -> Part:
-    """Does one task of an array job; `finish_shares` makes bins when all are done. Raises like `tokenize`."""
-    with _tokenizing(request) as work:
-        if work.already():
-            return Part(share, 0, 0, 0)
-        with begun(request.out, share) as journal:
-            decided(request.out, work.plan)  # refuses another request before anything is noted
-            if not journal.has(f"{ARRAY}{share.of}"):
-                journal.write(f"{ARRAY}{share.of}", {})
-            return work.make_units(journal, share)[0]
-
-
-def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
-    """The request that an unfinished run was begun with."""
-    saved = asked_before(out)["request"]
-    corpus, directory = list(map(Path, saved.pop("corpus"))), saved.pop("directory")
-    if directory != os.getcwd() and not all(path.is_absolute() for path in corpus):
-        raise UsageError(
-            f"{out} was begun in {directory}, and its corpus is named from there; go there first"
-        )
-    saved["max_bad"] = max_bad or saved["max_bad"]
-    return Request(corpus, out / bins.TOKENIZER, out, workers, **saved)
-
-
-def _check_complete(out: Path, journal: Journal, reading: Reading) -> None:
-    """Raises DataError that names the tasks with units left to do."""
-    counts = [int(name.removeprefix(ARRAY)) for name in journal.names(ARRAY)] or [1]
-    found = {of: left_by_share(journal, reading, of) for of in counts}
-    of, left = min(found.items(), key=lambda item: len(item[1]))
-    if left and of == 1:
-        raise DataError(f"{left.total():,} units of {out} are not done; run the same mtl-prep tokenize again")
-    if left:
-        raise DataError(
-            f"task {ranges(left)} of {of} of {out} is not done, {left.total():,} units are left; "
-            f"run mtl-prep tokenize with --task {min(left)}/{of} and so on, then mtl-prep finish again"
-        )
-
-
-def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome, Request]:
-    """Makes bins of what the tasks of an array job did, the same as without tasks.
-
-    Raises UsageError when none was begun or one is running, DataError when some are not done.
-    """
-    if (out / bins.MANIFEST).exists():
-        shutil.rmtree(out / WORK, ignore_errors=True)
-        tokenizer, nothing = load(out / bins.TOKENIZER), Corpus((), Counter())
-        outcome = Outcome(bins.read_manifest(out), nothing, tokenizer, already=True)
-        return outcome, Request((), out / bins.TOKENIZER, out, workers)
-    request = _asked(out, workers, max_bad)
-    with _tokenizing(request) as work, begun(out, Share()) as journal:
-        job = work.begin(journal)
-        forget_lost(journal, "unit-", Pieces(out, job.dtype, journal).is_there)
-        _check_complete(out, journal, job.reading)
-        return work.finish(job, journal), request
