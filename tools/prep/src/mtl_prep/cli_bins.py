@@ -165,3 +165,20 @@ def show_stats(
 
     found = [stats.measured(path) for path in paths]
     print(stats.as_json(found) if json else stats_report.page(found))
+
+
+@app.command("bench")
+def bench_engines(
+    corpus: Annotated[list[str], typer.Argument(help="A corpus, as for tokenize; its beginning is tried.")],
+    tokenizer: Annotated[Path, typer.Option(help="As for tokenize.")],
+    sample: Annotated[str, typer.Option(help="Text to try.")] = "20MB",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each encoder, every time on other text.")] = 3,
+    text_key: Annotated[str, typer.Option(help="The key of the text in JSON lines.")] = "text",
+) -> None:
+    """Measures every encoder on your own text, beside a loop like that of Megatron's preprocess_data.py."""
+    from mtl_prep import bench, bench_report
+    from mtl_prep.vocabulary import parse_size
+
+    request = bench.Request(corpus, tokenizer, parse_size(sample), rounds, text_key)
+    print(bench_report.page(bench.bench(request)))
+    next_command(f"mtl-prep tokenize {' '.join(corpus)} --tokenizer {tokenizer} --out bins")
