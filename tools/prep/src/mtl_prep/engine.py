@@ -5,6 +5,7 @@ gave may be wrong: the units are made anew with the next engine, with a warning,
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from mtl_common.errors import DataError, UsageError
-from mtl_common.tokenizers import AUTO, QUICK, Flat, Tokenizer, load
+from mtl_common.tokenizers import AUTO, QUICK, REFERENCE, Flat, Tokenizer, load
 from mtl_prep.journal import Journal
 
 NOTE = "engine"
+COMPARED, LOST, UNKNOWN = "compared", "lost bytes", "unknown tokens"
 SMALL_CORPUS = 1 << 26  # bytes; a faster engine's start would cost more than it saves
 SHARE = 4096  # one character in so many is encoded twice; the reference may be 80 times slower
 PIECE = 256  # characters of a document that are compared
@@ -34,17 +36,21 @@ class InexactError(DataError):
 
 
 class Watch:
-    """Compares a tokenizer's engine with its reference; `compared` counts pieces of text."""
+    """Compares a tokenizer's engine with its reference, and counts what a vocabulary cannot say.
+
+    `counts` are of pieces of text compared, of bytes lost and of unknown tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.compared = tokenizer, 0
+        self.tokenizer, self.counts = tokenizer, Counter[str]()
 
     def look(self, texts: Sequence[str], places: Sequence[tuple[int, int]], flat: Flat | None = None) -> None:
         """Compares pieces of some texts, chosen by their places; a short one whole, with the ids given to it.
 
         Raises InexactError.
         """
-        if not texts or self.tokenizer.choices[0] == "reference":
+        self._count(texts, flat)
+        if not texts or self.tokenizer.choices[0] == REFERENCE:
             return
         wanted = min(len(texts), 1 + sum(map(len, texts)) // (SHARE * PIECE))
         chance = xxhash.xxh3_64_intdigest(b"%d:%d" % tuple(places[0][:2]))
@@ -62,9 +68,17 @@ class Watch:
                 self.look([piece], [place])
             yield piece
 
+    def _count(self, texts: Sequence[str], flat: Flat | None) -> None:
+        facts = self.tokenizer.facts
+        if facts.lost_bytes:
+            raws = (text.encode() for text in texts)
+            self.counts[LOST] += sum(len(raw) - len(raw.translate(None, facts.lost_bytes)) for raw in raws)
+        if facts.unknown is not None and flat is not None:
+            self.counts[UNKNOWN] += int((flat[0] == facts.unknown).sum())
+
     def _compare(self, piece: str, given: NDArray[np.uint32] | None, place: tuple[int, int]) -> None:
         ids = self.tokenizer.encode_batch([piece])[0] if given is None else given
-        self.compared += 1
+        self.counts[COMPARED] += 1
         if not np.array_equal(ids, self.tokenizer.reference([piece])[0]):
             raise InexactError(self.tokenizer.choices[0], place[0])
 

@@ -14,6 +14,7 @@ from mtl_common.log import progress
 from mtl_common.tokenizers import Tokenizer
 from mtl_prep.corpus import check_unchanged
 from mtl_prep.cut import pack_tasks
+from mtl_prep.engine import distrusted
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
 from mtl_prep.plan import Plan
@@ -49,7 +50,12 @@ def _list_bad(path: Path, sources: Sequence[bins.Source], journal: Journal) -> N
 
 
 def _manifest(
-    job: Job, plan: Plan, tokenizer: Tokenizer, shards: Sequence[bins.Shard], sources: Sequence[bins.Source]
+    job: Job,
+    plan: Plan,
+    tokenizer: Tokenizer,
+    wrong: dict[str, str],
+    shards: Sequence[bins.Shard],
+    sources: Sequence[bins.Source],
 ) -> bins.Manifest:
     """The manifest; raises DataError when its sums do not agree."""
     documents = sum(shard.documents for shard in shards)
@@ -67,6 +73,7 @@ def _manifest(
             vocab_size=tokenizer.vocab_size,
             eod=job.eod,
             engine=tokenizer.engine,
+            distrusted=wrong,
         ),
         options=dict(plan.options),
         shards=tuple(shards),
@@ -94,7 +101,7 @@ def finish(
     check(sources, sums, max_bad)
     units = sums.units if order is None else shuffled(job, journal, sums.units, order, runner)
     shards = _make_shards(job, journal, units, plan.options["shard_tokens"], runner)
-    manifest = _manifest(job, plan, tokenizer, shards, sources)
+    manifest = _manifest(job, plan, tokenizer, distrusted(journal), shards, sources)
     for leftover in job.out.glob(".*.tmp"):  # of runs that were killed
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     bins.write_manifest(job.out, manifest)

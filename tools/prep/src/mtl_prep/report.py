@@ -3,9 +3,26 @@
 from mtl_common.log import duration, quantity
 from mtl_prep.compression import table
 from mtl_prep.corpus import told
+from mtl_prep.engine import COMPARED, LOST, UNKNOWN
 from mtl_prep.summary import lines, what
 from mtl_prep.tokenize import Outcome, Part, Request
 from mtl_prep.vocabulary import Trained
+
+
+def _watched(outcome: Outcome) -> list[tuple[str, str]]:
+    """What was seen of the vocabulary on the way: comparisons, and text that it cannot say."""
+    facts, library = outcome.tokenizer.facts, outcome.tokenizer.library
+    compared, lost, unknown = (outcome.watched.get(name, 0) for name in (COMPARED, LOST, UNKNOWN))
+    bytes_lost = f"{lost:,} bytes of {facts.lost_bytes.hex(' ')}, for which the vocabulary has no token"
+    return [
+        ("compared", f"{compared:,} pieces of documents with {library}: the same ids" if compared else ""),
+        ("lost", bytes_lost if facts.lost_bytes else ""),
+        ("unknown", f"{unknown:,} tokens stand for text that the vocabulary cannot say" if unknown else ""),
+        (
+            "not heeded",
+            f"{', '.join(facts.unheeded)}: documents are encoded as they are" if facts.unheeded else "",
+        ),
+    ]
 
 
 def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
@@ -14,7 +31,6 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
     if outcome.already:
         state = "finished before from files of these names and sizes; remove it to make it anew"
         return lines([(str(request.out), state), *what(manifest)])
-    lost = outcome.tokenizer.facts.lost_bytes
     per_token = outcome.characters / max(manifest.tokens - manifest.documents, 1)
     return lines(
         [
@@ -25,12 +41,7 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
             ("passed over", told(corpus.skipped)),
             *what(manifest),
             ("text", f"{outcome.characters:,} characters, {per_token:.2f} a token"),
-            (
-                "lost",
-                f"the vocabulary has no token for the bytes {lost.hex(' ')}; they are left out"
-                if lost
-                else "",
-            ),
+            *_watched(outcome),
         ]
     )
 

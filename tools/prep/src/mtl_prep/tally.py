@@ -38,6 +38,7 @@ class Tally:
     first_bad: list[Bad] = field(default_factory=list)
     hashes: dict[int, str] = field(default_factory=dict)
     characters: int = 0
+    watched: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str, note: dict[str, Any], line: int) -> None:
         """Counts a unit that begins at `line` of its file."""
@@ -49,6 +50,7 @@ class Tally:
                 counts[source][reason] += count
         self.first_bad += _in_whole_files(note["bad"][: TOLD_BAD - len(self.first_bad)], line)
         self.characters += note["characters"]
+        self.watched.update(note["watched"])
         self.records.update(dict(note["records"]))
         self.hashes |= {unit_number(name) + i: digest for i, digest in enumerate(note["hashes"] or [])}
 

@@ -121,7 +121,8 @@ def _check(wish: Wish) -> None:
         raise UsageError(f"the special token {twice!r} is there already, or empty; name each once")
     if wish.vocab_size < wish.smallest:
         what = "" if wish.kind == "wordpiece" else f"{BYTES} bytes and "
-        least = f"{what}{len(tokens)} special tokens are {wish.smallest} entries"
+        specials = tokens[0] if len(tokens) == 1 else f"{len(tokens)} special tokens"
+        least = f"{what}{specials} are {wish.smallest} entries"
         raise UsageError(f"--vocab-size {wish.vocab_size} is too small: {least}")
 
 

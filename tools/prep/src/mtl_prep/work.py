@@ -106,7 +106,7 @@ class Worker:
             "documents": shard.documents,
             "lines": found.lines,
             "characters": composing.characters if composing else sum(map(len, found.texts)),
-            "compared": watch.compared,
+            "watched": watch.counts,
             "engine": job.engine,
             "size": unit.size,
             "shard": shard.model_dump(),

@@ -66,12 +66,16 @@ class Source(Record):
 
 
 class TokenizerFacts(Record):
-    """The tokenizer that made the bins, and the library that encoded them."""
+    """The tokenizer that made the bins, and the library that encoded them.
+
+    `distrusted` are libraries that gave other ids than the reference, and where; nothing they made is here.
+    """
 
     fingerprint: str
     vocab_size: int
     eod: int
     engine: str
+    distrusted: dict[str, str] = {}
 
 
 class Manifest(Record):
