@@ -102,6 +102,7 @@ class Examiner:
             "characters": characters,
             "size": unit.size,
             "shard": {"documents": documents, "tokens": characters},
+            "watched": {},
             "hashes": unit.hashes,
             "reasons": reasons,
             "codes": codes,

@@ -19,7 +19,7 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_prep import pool
 from mtl_prep.cleaned import MANIFEST
-from mtl_prep.corpus import Corpus, check_unchanged, find
+from mtl_prep.corpus import Corpus, Split, check_unchanged
 from mtl_prep.curate.clean import Clean
 from mtl_prep.curate.decide import DECIDED, decide
 from mtl_prep.curate.examine import Examine, begun_steps
@@ -34,8 +34,9 @@ from mtl_prep.pieces import WORK
 from mtl_prep.plan import Plan, begun, compare, decided
 from mtl_prep.plan import decide as write_down
 from mtl_prep.shares import Share
+from mtl_prep.stdin import found
 from mtl_prep.tally import Tally, check, described, parse_max_bad, quarantined, tally
-from mtl_prep.units import Reading
+from mtl_prep.units import Errors, Reading
 
 PART_BYTES = 1 << 24  # a unit
 SHARD_BYTES = 1 << 28
@@ -48,13 +49,15 @@ class Request:
     """What the command line asked for."""
 
     recipe: Path
-    corpus: Sequence[Path]
+    corpus: Sequence[str | Path]
     out: Path
     workers: int
     text_key: str = "text"
     max_bad: str = "5%"
     shard_bytes: int = SHARD_BYTES
     part_bytes: int = PART_BYTES
+    split: Split = "file"
+    errors: Errors = "bad"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class Outcome:
 
 def _plan(request: Request, recipe: Recipe) -> Plan:
     options = {"text_key": request.text_key, "shard_bytes": request.shard_bytes, **recipe.written()}
-    return Plan(find(request.corpus), "", options, request.part_bytes)
+    usual = {"split": "file", "errors": "bad"}
+    options |= {name: getattr(request, name) for name in usual if getattr(request, name) != usual[name]}
+    return Plan(found(request.corpus, request.split, request.out), "", options, request.part_bytes)
 
 
 def _finished(request: Request, plan: Plan) -> Manifest | None:
@@ -91,7 +96,7 @@ class _Run:
 
     def __init__(self, request: Request, recipe: Recipe, plan: Plan) -> None:
         self._request, self._recipe, self._plan = request, recipe, plan
-        self._reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes)
+        self._reading = Reading(plan.corpus.sources, request.text_key, request.part_bytes, request.errors)
         self._examined, self._cleaned = (request.out / WORK / name for name in ("examined", "cleaned"))
         for directory in (self._examined, self._cleaned):
             directory.mkdir(exist_ok=True)
