@@ -270,6 +270,22 @@ def test_without_comparisons_steps_are_taken_too(corpus: Path, tmp_path: Path) -
     assert not found.steps[2].edits
 
 
+def test_a_text_stays_where_it_was_found(tmp_path: Path, make: Make) -> None:
+    (tmp_path / "r.toml").write_text("[pii]\n", "utf-8")
+    records = [{"data": [{"body": "to a@b.org"}], "n": 1}, {"content": "to c@d.org", "data": []}]
+    (tmp_path / "c.jsonl").write_bytes(json_lines(records))
+    (tmp_path / "t.txt").write_text("to e@f.org", "utf-8")
+    corpus = [tmp_path / "c.jsonl", tmp_path / "t.txt"]
+    curate(Request(tmp_path / "r.toml", corpus, tmp_path / "clean", 1, text_key="data.0.body,content"))
+    found = [{k: v for k, v in r.items() if k != "curated_from"} for r in kept_records(tmp_path / "clean")]
+    assert found == [
+        {"data": [{"body": "to <EMAIL>"}], "n": 1},
+        {"content": "to <EMAIL>", "data": []},
+        {"data.0.body": "to <EMAIL>"},
+    ]
+    assert texts_of(make(tmp_path / "clean", text_key="data.0.body,content")) == ["to <EMAIL>"] * 3
+
+
 def test_nothing_may_be_left(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("[length]\nmin_characters = 10_000_000\n", "utf-8")
     found = curate(request(corpus, tmp_path / "clean", recipe=tmp_path / "r.toml")).manifest

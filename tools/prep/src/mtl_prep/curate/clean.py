@@ -21,6 +21,7 @@ from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.samples import SHOWN, Drawn, draw, share_of
 from mtl_prep.curate.step import GlobalStep, Judge, Step
 from mtl_prep.journal import Journal
+from mtl_prep.keys import ABSENT, value_at
 from mtl_prep.units import Reading, ReadTask, Unit, read
 
 ORIGIN = "curated_from"  # the key of the record that tells where it comes from
@@ -50,16 +51,26 @@ def kept_path(directory: Path, unit: str) -> Path:
     return directory / f"{unit}.jsonl.zst"
 
 
-def with_text(record: dict[str, Any], key: str, text: str) -> dict[str, Any]:
-    """A record whose text is another one; `a.b` is the key b within the key a, where there is no key `a.b`.
+def _put(value: Any, path: list[str], text: str) -> Any:
+    """A value with a text at the end of a path into it."""
+    if not path:
+        return text
+    if isinstance(value, list):
+        place = int(path[0])
+        return [*value[:place], _put(value[place], path[1:], text), *value[place + 1 :]]
+    return {**value, path[0]: _put(value[path[0]], path[1:], text)}
 
-    >>> with_text({"n": 1, "a": {"b": "old"}}, "a.b", "new")
-    {'n': 1, 'a': {'b': 'new'}}
+
+def with_text(record: dict[str, Any], text_key: str, text: str) -> dict[str, Any]:
+    """A record with another text, where `--text-key` finds the old one; one without any has it under the key.
+
+    >>> with_text({"n": 1, "a": [{"b": "old"}]}, "text,a.0.b", "new")
+    {'n': 1, 'a': [{'b': 'new'}]}
     """
-    outer, _, inner = key.partition(".")
-    if key not in record and inner and isinstance(record.get(outer), dict):
-        return record | {outer: with_text(record[outer], inner, text)}
-    return record | {key: text}
+    keys = text_key.split(",")
+    key = next((key for key in keys if isinstance(value_at(record, key), str)), keys[0])
+    plain = key in record or value_at(record, key) is ABSENT
+    return record | {key: text} if plain else dict(_put(record, key.split("."), text))
 
 
 def _line(record: dict[str, Any]) -> bytes:
