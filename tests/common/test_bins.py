@@ -87,6 +87,18 @@ def test_polars_and_pyarrow_open_a_shard_as_it_is(bins: Bins) -> None:
         assert reader.schema.metadata[b"mtl.tokens"] == str(bins.manifest.shards[0].tokens).encode()
 
 
+def test_duckdb_reads_a_shard_through_pyarrow(bins: Bins) -> None:
+    """Its arrow extension would have to be downloaded; a mapped shard is a table that it queries in place."""
+    duckdb = pytest.importorskip("duckdb")
+    readers = [pa.ipc.open_file(pa.memory_map(str(bins.path / shard.file))) for shard in bins.manifest.shards]
+    shards = pa.concat_tables([reader.read_all() for reader in readers])
+    connection = duckdb.connect()
+    connection.register("shards", shards)
+    found = connection.sql("select record, tokens, len(tokens) from shards order by record").fetchall()
+    assert found == [(i, [*ids, 0], len(ids) + 1) for i, ids in enumerate(DOCUMENTS)]
+    assert connection.sql("select sum(len(tokens)) from shards").fetchall() == [(20,)]
+
+
 def as_batch(documents: Sequence[Sequence[int]], first: int, dtype: str) -> Batch:
     offsets = np.array([0, *accumulate(map(len, documents))], np.int64)
     ids = np.array([id for document in documents for id in document], dtype)

@@ -70,6 +70,16 @@ def test_which_tokens_count(tokenizer: Path, tmp_path: Path) -> None:
     assert [bins.loss(i).tolist() for i in range(2)] == [[0, 1, 0, 1], [1, 0]]
 
 
+def test_an_end_inside_is_refused_unless_labels_are_marked(tokenizer: Path, tmp_path: Path) -> None:
+    with Writer(tmp_path / "a", tokenizer) as writer:
+        writer.add([5, 0])
+        with pytest.raises(DataError, match="document 1 holds the end-of-document id 0 inside"):
+            writer.add([5, 0, 6])
+    with Writer(tmp_path / "b", tokenizer) as writer:
+        writer.add([5, 0, 6], loss=[1, 1, 0])
+    assert Bins(tmp_path / "b").document(0).tolist() == [5, 0, 6, 0]
+
+
 @pytest.mark.parametrize("ids", [[5, 1024], [-1], [70_000]])
 def test_ids_outside_the_vocabulary_leave_nothing_behind(
     tokenizer: Path, tmp_path: Path, ids: list[int]

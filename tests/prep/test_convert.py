@@ -171,6 +171,13 @@ def test_documents_without_an_end_are_refused_or_ended(tmp_path: Path, tokenizer
     assert lists(Bins(tmp_path / "bins")) == [[5, 0], [6, 7, 0], [8, 0]]
 
 
+def test_others_may_write_the_end_inside_a_document(tmp_path: Path, tokenizer: Path) -> None:
+    raw(tmp_path / "mg", [[5, 0, 6, 0], [7, 0]])
+    from_megatron(Request(tmp_path / "mg", tokenizer, tmp_path / "bins"))
+    assert lists(Bins(tmp_path / "bins")) == [[5, 0, 6, 0], [7, 0]]
+    assert list(verify(tmp_path / "bins")) == []
+
+
 def test_empty_documents_are_counted(tmp_path: Path, tokenizer: Path) -> None:
     raw(tmp_path / "mg", [[], [5, 0], [], [6, 0]])
     from_megatron(Request(tmp_path / "mg", tokenizer, tmp_path / "bins"))

@@ -124,11 +124,12 @@ def _offsets(offsets: NDArray[np.int64], tokens: int) -> Iterator[str]:
 class _Ends:
     """The documents of a shard that break the rule of the end-of-document id.
 
-    A chat template may write that id inside, so where labels are marked it only has to be last.
+    A chat template may write that id inside, and so may other tools, so where labels are marked, and in bins
+    made from others' files, it only has to be last.
     """
 
-    def __init__(self, view: ShardView, eod: int) -> None:
-        self._view, self._eod = view, eod
+    def __init__(self, view: ShardView, eod: int, *, is_ours: bool = True) -> None:
+        self._view, self._eod, self._alone = view, eod, is_ours and view.loss is None
         self.endless: list[int] = []
         self.broken: list[int] = []
 
@@ -147,7 +148,7 @@ class _Ends:
         """One sentence for each of the two kinds."""
         if self.endless:
             yield _named(self.endless, len(self.endless), f"not ended by the end-of-document id {self._eod}")
-        if self.broken and self._view.loss is None:
+        if self.broken and self._alone:
             yield _named(
                 self.broken, len(self.broken), f"with the end-of-document id {self._eod} before the end"
             )
@@ -155,7 +156,8 @@ class _Ends:
 
 def _ids(view: ShardView, shard: Shard, manifest: Manifest) -> Iterator[str]:
     """Whether ids are of the vocabulary, and the end-of-document id stands where it may."""
-    ends, largest = _Ends(view, manifest.tokenizer.eod), 0
+    ends = _Ends(view, manifest.tokenizer.eod, is_ours="made_from" not in manifest.options)
+    largest = 0
     for start in _starts(len(view.tokens)):
         ids = view.tokens[start : start + PIECE]
         largest = max(largest, int(ids.max()))

@@ -79,7 +79,7 @@ class Writer:
 
         `loss` (n,) is 1 where an id counts as a label, the end put after them too; either all documents have
         one or none. A document without any tokens is left out and counted. Raises DataError for ids outside
-        the vocabulary, or a `loss` that does not fit.
+        the vocabulary, for an end inside a document without a loss, and for a `loss` that does not fit.
         """
         if self._has_loss not in (None, loss is not None):
             raise DataError("either all documents have a loss or none")
@@ -101,6 +101,10 @@ class Writer:
         if len(ids) and (ids.min() < 0 or ids.max() >= self._facts.vocab_size):
             raise DataError(
                 f"document {number} holds ids outside the vocabulary of {self._facts.vocab_size:,}"
+            )
+        if loss is None and (ids[:-1] == eod).any():
+            raise DataError(
+                f"document {number} holds the end-of-document id {eod} inside; add its parts one by one"
             )
         if loss is not None and len(loss) != len(ids):
             raise DataError(f"document {number} has {len(ids):,} ids and a loss of {len(loss):,}")
