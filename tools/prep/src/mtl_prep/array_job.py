@@ -12,6 +12,7 @@ from mtl_prep.corpus import Corpus
 from mtl_prep.cut import left_by_share
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
+from mtl_prep.places import is_anywhere
 from mtl_prep.plan import asked_before, begun, decided
 from mtl_prep.shares import Share, ranges
 from mtl_prep.stages import forget_lost
@@ -36,8 +37,8 @@ def tokenize_share(request: Request, share: Share) -> Part:
 def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
     """The request that an unfinished run was begun with."""
     saved = asked_before(out)["request"]
-    corpus, directory = list(map(Path, saved.pop("corpus"))), saved.pop("directory")
-    if directory != os.getcwd() and not all(path.is_absolute() for path in corpus):
+    corpus, directory = saved.pop("corpus"), saved.pop("directory")
+    if directory != os.getcwd() and not all(map(is_anywhere, corpus)):
         raise UsageError(
             f"{out} was begun in {directory}, and its corpus is named from there; go there first"
         )

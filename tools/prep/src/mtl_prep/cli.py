@@ -1,5 +1,6 @@
 """mtl-prep: from text to token bins."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -8,13 +9,9 @@ import typer
 from mtl_common.command import next_command, run, tool
 from mtl_common.errors import UsageError
 from mtl_prep import cli_bins, cli_curate
+from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey
 
 app = tool("mtl-prep", "From text to token bins.")
-
-Corpus = Annotated[
-    list[Path], typer.Argument(help="Files (.jsonl, .txt, source code; also .gz, .zst) or directories.")
-]
-TextKey = Annotated[str, typer.Option(help="The key of the text in JSON lines.")]
 
 
 @app.command("train-tokenizer")
@@ -37,6 +34,8 @@ def train_tokenizer(
         str | None, typer.Option(help="Text to learn from, all over the corpus: 256MB; sentencepiece 32MB.")
     ] = None,
     text_key: TextKey = "text",
+    split: Split = "file",
+    errors: Errors = "bad",
 ) -> None:
     """Trains a tokenizer on a sample of a corpus, and measures what it makes of each kind of text."""
     from mtl_prep import report, vocabulary
@@ -47,6 +46,8 @@ def train_tokenizer(
         out=out,
         sample=sample,
         text_key=text_key,
+        split=split,
+        errors=errors,
         kind=kind,
         format=format,
         special=special or (),
@@ -54,7 +55,7 @@ def train_tokenizer(
         sentinels=sentinels,
     )
     print(report.trained(vocabulary.train(wish)))
-    next_command(f"mtl-prep tokenize {' '.join(map(str, corpus))} --tokenizer {out} --out bins")
+    next_command(f"mtl-prep tokenize {shlex.join(corpus)} --tokenizer {out} --out bins")
 
 
 @app.command("tokenize")
@@ -69,7 +70,9 @@ def tokenize_corpus(
     eod: Annotated[
         str | None, typer.Option(help="The end-of-document token, if not the tokenizer's own.")
     ] = None,
-    max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
+    split: Split = "file",
+    errors: Errors = "bad",
+    max_bad: MaxBad = "5%",
     shard_tokens: Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")] = 1 << 27,
     shuffle_documents: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed.")
@@ -111,7 +114,9 @@ def tokenize_corpus(
     if curate is not None:
         if task is not None or shape != "text":
             raise UsageError("--curate goes with neither --task nor --shape; run mtl-prep curate first")
-        corpus = [cli_curate.curated(curate, corpus, out, workers or pool.cores(), text_key, max_bad)]
+        count = workers or pool.cores()
+        clean = cli_curate.curated(curate, corpus, out, count, text_key, max_bad, split, errors)
+        corpus = [str(clean)]
     began = time.monotonic()
     request = tokenize.Request(
         corpus=corpus,
@@ -119,6 +124,8 @@ def tokenize_corpus(
         out=out,
         workers=workers or (0 if engine == "ray" else pool.cores()),
         text_key=text_key,
+        split=split,
+        errors=errors,
         eod=eod,
         max_bad=max_bad,
         shard_tokens=shard_tokens,

@@ -1,26 +1,36 @@
 """The command that makes a clean corpus."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mtl_common.command import next_command
+from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey
 
 app = typer.Typer()
 
 CLEAN = "clean"  # inside of bins, what `tokenize --curate` makes them of
 
 
-def curated(recipe: Path, corpus: list[Path], out: Path, workers: int, text_key: str, max_bad: str) -> Path:
-    """Makes a clean corpus inside `out`, unless it is there, and shows what was removed; gives its directory."""
+def curated(
+    recipe: Path,
+    corpus: list[str],
+    out: Path,
+    workers: int,
+    text_key: str,
+    max_bad: str,
+    split: Literal["file", "paragraph", "line"] = "file",
+    errors: Literal["bad", "replace"] = "bad",
+) -> Path:
+    """Makes a clean corpus inside `out`, unless it is there; shows what was removed, and gives its directory."""
     import time
 
     from mtl_prep.curate import report, run
     from mtl_prep.pieces import WORK
 
     began, clean = time.monotonic(), out / CLEAN
-    request = run.Request(recipe, corpus, clean, workers, text_key, max_bad)
+    request = run.Request(recipe, corpus, clean, workers, text_key, max_bad, split=split, errors=errors)
     if not out.exists():
         (out / WORK).mkdir(parents=True)  # so that the run that comes next knows that `out` is its own
     print(report.curated(run.curate(request), request, time.monotonic() - began))
@@ -30,11 +40,13 @@ def curated(recipe: Path, corpus: list[Path], out: Path, workers: int, text_key:
 @app.command("curate")
 def curate_corpus(
     recipe: Annotated[Path, typer.Argument(help="A TOML file with a table for each step, in order.")],
-    corpus: Annotated[list[Path], typer.Argument(help="Files or directories, as for tokenize.")],
+    corpus: Corpus,
     out: Annotated[Path, typer.Option(help="The directory of the clean corpus.")],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
-    text_key: Annotated[str, typer.Option(help="The key of the text in records.")] = "text",
-    max_bad: Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")] = "5%",
+    text_key: TextKey = "text",
+    split: Split = "file",
+    errors: Errors = "bad",
+    max_bad: MaxBad = "5%",
     shard_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of JSON in a shard, and the rest of its last record.")
     ] = 1 << 28,
@@ -46,7 +58,9 @@ def curate_corpus(
     from mtl_prep.pool import cores
 
     began = time.monotonic()
-    request = run.Request(recipe, corpus, out, workers or cores(), text_key, max_bad, shard_bytes)
+    request = run.Request(
+        recipe, corpus, out, workers or cores(), text_key, max_bad, shard_bytes, split=split, errors=errors
+    )
     print(report.curated(run.curate(request), request, time.monotonic() - began))
     key = "" if text_key == "text" else f" --text-key {text_key}"
     next_command(f"mtl-prep tokenize {out} --tokenizer TOKENIZER --out bins{key}")

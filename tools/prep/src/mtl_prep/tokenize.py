@@ -19,7 +19,7 @@ from mtl_common.log import progress
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.beginning import end_of_document, sample
 from mtl_prep.composers import Composition, parse_composition
-from mtl_prep.corpus import Corpus, find
+from mtl_prep.corpus import Corpus, Split
 from mtl_prep.cut import unit_tasks
 from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, trusted
 from mtl_prep.finishing import finish
@@ -31,9 +31,10 @@ from mtl_prep.shares import Share
 from mtl_prep.shuffle import PIECE_TOKENS
 from mtl_prep.shuffling import Order
 from mtl_prep.stages import forget_lost
+from mtl_prep.stdin import found
 from mtl_prep.tally import parse_max_bad
 from mtl_prep.trouble import disk_told
-from mtl_prep.units import Reading
+from mtl_prep.units import Errors, Reading
 from mtl_prep.work import Job
 
 OF_A_MACHINE = frozenset({"tokenizer", "out", "workers", "runs_on", "ray_address"})  # not kept
@@ -44,7 +45,7 @@ PART_BYTES = 1 << 24  # a unit: some tenths of a second of work, so that a kill 
 class Request:
     """What the command line asked for."""
 
-    corpus: Sequence[Path]
+    corpus: Sequence[str | Path]
     tokenizer: Path
     out: Path
     workers: int
@@ -58,6 +59,8 @@ class Request:
     piece_tokens: int = PIECE_TOKENS
     runs_on: str = "local"
     ray_address: str | None = None
+    split: Split = "file"
+    errors: Errors = "bad"
     shape: str = "text"
     keys: str | None = None
     separator: str = r"\n"
@@ -76,6 +79,12 @@ class Request:
         """The order of documents, if not that of the corpus."""
         seed = self.shuffle_documents
         return None if seed is None else Order(seed, self.piece_tokens)
+
+    @property
+    def unusual(self) -> dict[str, str]:
+        """The options of reading that are not as usual."""
+        usual = {"split": "file", "errors": "bad"}
+        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""
@@ -125,7 +134,7 @@ def _keep(tokenizer: Tokenizer, out: Path) -> None:
 
 def _reading(request: Request, plan: Plan) -> Reading:
     shape = request.composition.shape
-    return Reading(plan.corpus.sources, request.text_key, request.part_bytes, shape=shape)
+    return Reading(plan.corpus.sources, request.text_key, request.part_bytes, request.errors, shape=shape)
 
 
 def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
@@ -169,10 +178,11 @@ class Tokenizing:
         self.request, self.runner, self.tokenizer = request, runner, load(request.tokenizer)
         eod = end_of_document(self.tokenizer, request.eod)
         options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
+        options |= request.unusual
         if request.shuffle_documents is not None:
             options["shuffle_documents"] = request.shuffle_documents
         options |= request.composition.options()
-        corpus = find(request.corpus)
+        corpus = found(request.corpus, request.split, request.out)
         request.composition.check(corpus.sources, self.tokenizer)
         self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
         self._eod = eod

@@ -21,10 +21,11 @@ from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep import learning
 from mtl_prep.compression import Compression, measured
-from mtl_prep.corpus import find
+from mtl_prep.corpus import Corpus, Split, find
 from mtl_prep.drawn import Drawn
 from mtl_prep.learning import BERT_SPECIALS, END
-from mtl_prep.units import Reading
+from mtl_prep.stdin import taken_in
+from mtl_prep.units import Errors, Reading
 
 FILL_IN_THE_MIDDLE = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>")
 SENTENCE_PIECES = ("<unk>", "<s>", "</s>")
@@ -45,11 +46,13 @@ SAMPLE = {"bpe": "256MB", "unigram": "32MB", "wordpiece": "256MB"}  # sentencepi
 class Wish:
     """What the command line asked for."""
 
-    corpus: Sequence[Path]
+    corpus: Sequence[str | Path]
     vocab_size: int
     out: Path
     sample: str | None = None
     text_key: str = "text"
+    split: Split = "file"
+    errors: Errors = "bad"
     kind: str = "bpe"
     format: str = "json"
     special: Sequence[str] = ()
@@ -207,17 +210,12 @@ def _opened(staged: Path, wish: Wish, files: tuple[bytes, dict[str, Any]]) -> To
     return load(staged)
 
 
-def train(wish: Wish) -> Trained:
-    """Trains a tokenizer and writes it to `out`, a file or a directory, with a report beside it.
-
-    Raises UsageError for what cannot be made or an existing `out`, DataError for a corpus not to be read.
-    """
-    _check(wish)
+def _train(wish: Wish, corpus: Corpus) -> Trained:
     path, size = (
         _place(wish),
         parse_size(wish.sample or SAMPLE["unigram" if wish.by_sentencepiece else wish.kind]),
     )
-    texts = Drawn(Reading(find(wish.corpus).sources, wish.text_key, 1 << 24), size)
+    texts = Drawn(Reading(corpus.sources, wish.text_key, 1 << 24, wish.errors), size)
     files = _learn(wish, texts)
     if not texts.documents:
         raise DataError("no documents in the corpus, or none in so small a sample; see --sample")
@@ -229,3 +227,14 @@ def train(wish: Wish) -> Trained:
         _put(Path(folder), path, wish)
     found = (wish.vocab_size, tokenizer.vocab_size, texts.documents, texts.characters)
     return Trained(path, *found, rows, _peak())
+
+
+def train(wish: Wish) -> Trained:
+    """Trains a tokenizer and writes it to `out`, a file or a directory, with a report beside it.
+
+    Raises UsageError for what cannot be made or an existing `out`, DataError for a corpus not to be read.
+    """
+    _check(wish)
+    with TemporaryDirectory() as folder:
+        stdin = taken_in(wish.corpus, Path(folder))
+        return _train(wish, find(wish.corpus, wish.split, stdin))

@@ -1,0 +1,21 @@
+"""The options of every command that reads a corpus."""
+
+from typing import Annotated, Literal
+
+import typer
+
+Corpus = Annotated[
+    list[str],
+    typer.Argument(help="Files, directories, patterns ('*.jsonl.zst'), URLs, or - for standard input."),
+]
+TextKey = Annotated[
+    str, typer.Option(help="Key or column of the text; a path: data.0.body; one of several: text,content.")
+]
+Split = Annotated[
+    Literal["file", "paragraph", "line"], typer.Option(help="What of a text file is a document.")
+]
+Errors = Annotated[
+    Literal["bad", "replace"],
+    typer.Option(help="What is not UTF-8 makes a record bad, or is replaced by U+FFFD and counted."),
+]
+MaxBad = Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")]
