@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -155,9 +156,24 @@ def test_the_pool_does_every_task(workers: int) -> None:
 
 def test_processes_that_stand_still_are_told_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "STILL", 3.0)
-    with pytest.raises(RankError, match=r"finished anything for 3\.0 s: process \d+ is at hang"):
+    with pytest.raises(RankError, match=r"done anything for 3\.0 s: process \d+ is at hang"):
         list(pool.run(Odd(), [2, "hang", 2], 2))
     assert wait_until(lambda: not multiprocessing.active_children(), 15)
+
+
+def test_a_process_gives_signs_of_life_only_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "BEAT", 0.2)
+    signs: list[float] = []
+    pool.keep_telling(lambda: signs.append(time.monotonic()))
+    until = time.process_time() + 0.5
+    while time.process_time() < until:
+        sum(range(1000))
+    assert wait_until(lambda: len(signs) > 0, 10)
+    time.sleep(0.5)
+    before = len(signs)
+    time.sleep(1)
+    assert len(signs) - before <= 1
+    monkeypatch.setattr(pool, "BEAT", 1e6)
 
 
 @pytest.mark.parametrize(

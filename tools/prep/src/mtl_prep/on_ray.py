@@ -14,7 +14,7 @@ from typing import Any
 
 from mtl_common.errors import RankError, UsageError
 from mtl_common.log import duration
-from mtl_prep.pool import LOOK_EVERY, STILL, told
+from mtl_prep.pool import LOOK_EVERY, STILL, keep_telling, told
 from mtl_prep.work import Job, Step, Task, Worker
 
 RETRIES = 3  # of a task whose process died, and new processes in place of one
@@ -33,15 +33,18 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
+        self._alive = True
 
-    def put(self, step: Step) -> None:
-        """Takes one in."""
-        self._steps.append(step)
+    def put(self, *steps: Step) -> None:
+        """Takes some in; none is a sign of life."""
+        self._steps += steps
+        self._alive = True
 
-    def take(self) -> list[Step]:
-        """Those since the last call."""
-        steps, self._steps = self._steps, []
-        return steps
+    def take(self) -> tuple[list[Step], bool]:
+        """Those since the last call, and whether there was a sign of life."""
+        found = self._steps, self._alive
+        self._steps, self._alive = [], False
+        return found
 
 
 class Doer:
@@ -56,6 +59,8 @@ class Doer:
         ray = _ray()
         job, steps = shared
         try:
+            if self._worker is None:
+                keep_telling(steps.put.remote)
             if self._worker is None or self._job != job:
                 self._job, self._worker = job, ray.get(job).worker()
             for step in self._worker.run(task):
@@ -123,8 +128,8 @@ class OnRay:
                 if error is not None:
                     raise error
             idle += [at_work.pop(reference) for reference in ready]
-            found = _got(steps.take.remote())
-            since = time.monotonic() if ready or found else since
+            found, alive = _got(steps.take.remote())
+            since = time.monotonic() if ready or alive else since
             _check_moving(since, len(at_work), len(doers))
             yield from found
 

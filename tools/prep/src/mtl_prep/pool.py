@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,8 @@ from mtl_common.errors import MtlError, RankError
 from mtl_common.log import duration
 
 LOOK_EVERY = 0.5  # seconds between looks at the processes
-STILL = 1800.0  # seconds without a finished step anywhere, after which the processes are given up
+STILL = 1800.0  # seconds without a sign of life from any process, after which they are given up
+BEAT = 60.0  # seconds between signs of life of a process that is at a long piece of work
 
 Step = TypeVar("Step", covariant=True)
 
@@ -51,6 +52,21 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def keep_telling(alive: Callable[[], None]) -> None:
+    """Calls `alive` from a thread about once a minute, if this process has used its core meanwhile."""
+
+    def watch() -> None:
+        before = time.process_time()
+        while True:
+            time.sleep(BEAT)
+            now = time.process_time()
+            if now - before > BEAT / 100:
+                alive()
+            before = now
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def told(error: Exception) -> Exception:
     """What a failed worker tells the process that waits for it: errors of ours as they are."""
     ours = isinstance(error, MtlError | OSError)
@@ -60,7 +76,7 @@ def told(error: Exception) -> Exception:
 
 
 def _serve(job: Job[Any], tasks: Any, events: Any) -> None:
-    """The life of one process: tasks come until None; events are (process, task begun, step or failure)."""
+    """The life of one process: tasks come until None; events are (process, what, more)."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -68,15 +84,16 @@ def _serve(job: Job[Any], tasks: Any, events: Any) -> None:
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     me = os.getpid()
+    keep_telling(lambda: events.put((me, "alive", None)))
     try:
         worker = job.worker()
         for task in iter(tasks.get, None):
-            events.put((me, task, None))
+            events.put((me, "begun", task))
             for step in worker.run(task):
-                events.put((me, task, step))
-        events.put((me, None, None))
+                events.put((me, "step", step))
+        events.put((me, "done", None))
     except Exception as error:
-        events.put((me, None, told(error)))
+        events.put((me, "failed", told(error)))
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -100,11 +117,11 @@ def _check_alive(processes: Sequence[BaseProcess]) -> None:
 
 
 def _check_moving(since: float, at_work: dict[int, Any]) -> None:
-    """Raises RankError when nothing was finished for long; tells what the processes are at."""
+    """Raises RankError when nothing moved for long; tells what the processes are at."""
     if time.monotonic() - since > STILL:
         what = ", ".join(f"process {pid} is at {task}" for pid, task in at_work.items())
         raise RankError(
-            f"no worker process finished anything for {duration(STILL)}: {what or 'none has begun'}; "
+            f"no worker process has done anything for {duration(STILL)}: {what or 'none has begun'}; "
             "see whether its file can be read, and run again to continue"
         )
 
@@ -113,19 +130,21 @@ def _events(processes: Sequence[BaseProcess], events: Any) -> Iterator[Any]:
     running, at_work, since = len(processes), dict[int, Any](), time.monotonic()
     while running:
         try:
-            pid, task, step = events.get(timeout=LOOK_EVERY)
+            pid, what, more = events.get(timeout=LOOK_EVERY)
         except queue.Empty:
             _check_alive(processes)
             _check_moving(since, at_work)
             continue
-        since, at_work[pid] = time.monotonic(), task
-        if isinstance(step, BaseException):
-            raise step
-        if task is None:
+        since = time.monotonic()
+        if what == "failed":
+            raise more
+        if what == "step":
+            yield more
+        elif what == "begun":
+            at_work[pid] = more
+        elif what == "done":
             running -= 1
-            del at_work[pid]
-        elif step is not None:
-            yield step
+            at_work.pop(pid, None)
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:
@@ -160,8 +179,8 @@ def _in_processes(job: Job[Any], tasks: Sequence[Any], workers: int) -> Iterator
 def run(job: Job[Step], tasks: Sequence[Any], workers: int) -> Iterator[Step]:
     """Does all tasks; yields what each finished step stands for.
 
-    One worker is this process. Raises what a task raised, and RankError when a process was killed or nothing
-    was finished anywhere for half an hour.
+    One worker is this process. Raises what a task raised, and RankError when a process was killed, or when
+    nothing moved anywhere for half an hour.
     """
     workers = min(workers, len(tasks))
     if workers > 1:
