@@ -367,6 +367,20 @@ def test_tables_hold_records_too(make: Make, chatty: Path, tmp_path: Path) -> No
             assert np.array_equal(found.window_loss(0, found.tokens), whole.window_loss(0, whole.tokens))
 
 
+def test_a_tokenizer_that_needs_the_whole_text_is_refused(make: Make, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", [{"messages": GOOD}])
+    for name, change in (("rstrip", {"rstrip": True}), ("lstrip", {"lstrip": True}), ("neither", {})):
+        path = write_tokenizer(tmp_path / f"t-{name}", UNMARKED) / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["added_tokens"][2] |= change
+        path.write_text(json.dumps(content))
+        if change:
+            with pytest.raises(DataError, match="changes the text beside special tokens"):
+                make(source, tokenizer=path.parent, shape="chat", name=name)
+        else:
+            assert len(make(source, tokenizer=path.parent, shape="chat", name=name)) == 1
+
+
 def test_missing_keys_are_named_beside_those_there(make: Make, chatty: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", [{"src": "a", "target": "b"}] * 3)
     with pytest.raises(DataError, match=r"3 no source; .* are src, target.*: name them with --keys"):

@@ -6,7 +6,7 @@ template is rendered, and unveiled when the text is cut into pieces.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -39,6 +39,14 @@ class Piece:
     special: int | None = None
     counts: bool = False
     counted: tuple[Span, ...] = ()
+
+
+def encode(pieces: Iterable[Piece], tokenizer: Tokenizer) -> list[int]:
+    """The ids of all pieces."""
+    ids: list[int] = []
+    for piece in pieces:
+        ids += tokenizer.encode(piece.text) if piece.special is None else [piece.special]
+    return ids
 
 
 def _unmarked(marked: str) -> tuple[str, list[Span]] | None:

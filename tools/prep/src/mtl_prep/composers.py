@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from mtl_common.chat_template import RefusedError
-from mtl_common.dialogue import Dialogues, Piece
-from mtl_common.errors import UsageError
+from mtl_common.dialogue import Dialogues, Piece, encode
+from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
 from mtl_prep.composed import Composing
 from mtl_prep.corpus import Source
@@ -16,6 +16,15 @@ from mtl_prep.records import BadRecordError
 from mtl_prep.sentences import Splitter
 from mtl_prep.shapes import Shape, parse_shape
 
+PROBE = tuple(  # white space and words where tokenizers are known to treat the text beside special tokens
+    {"role": role, "content": content}
+    for role, content in (
+        ("user", "Hi "),
+        ("assistant", "Yes.\n"),
+        ("user", " So\n "),
+        ("assistant", " 12 ways"),
+    )
+)
 RECORDS = frozenset({"lines", "json", "csv", "parquet", "arrow"})  # kinds of sources that hold some
 
 
@@ -42,6 +51,20 @@ class Records:
         return pieces
 
 
+def _check_pieces(dialogues: Dialogues, tokenizer: Tokenizer) -> None:
+    """Raises DataError when a dialogue in pieces has other ids than as a whole."""
+    try:
+        pieces = dialogues.whole(PROBE)
+    except RefusedError:
+        return
+    whole = tokenizer.with_specials("".join(piece.text for piece in pieces))
+    if whole is not None and whole != encode(pieces, tokenizer):
+        raise DataError(
+            f"{tokenizer.path} changes the text beside special tokens (lstrip, rstrip, or a space before the "
+            "first word only), so dialogues would not get its model's ids; --shape chat needs another one"
+        )
+
+
 @dataclass(frozen=True)
 class Composition:
     """What the options of a run say of its documents: `language` is that of sentences to be told apart."""
@@ -59,7 +82,9 @@ class Composition:
         return {"shape": self.shape.name, "keys": ",".join(self.shape.keys)} | separator
 
     def check(self, sources: Iterable[Source], tokenizer: Tokenizer) -> None:
-        """Raises UsageError for sources without records, or dialogues without a chat template."""
+        """Raises UsageError for sources without records or dialogues without a chat template, DataError for a
+        tokenizer that does not encode dialogues piece by piece.
+        """
         if self.shape is None:
             return
         for source in sources:
@@ -67,7 +92,8 @@ class Composition:
                 raise UsageError(
                     f"{source.name} is text without records; --shape {self.shape.name} takes JSON and tables"
                 )
-        Records(self.shape, tokenizer)
+        if self.shape.name == "chat":
+            _check_pieces(Dialogues(tokenizer), tokenizer)
 
     def composing(self, tokenizer: Tokenizer, eod: int, dtype: str) -> Composing | None:
         """The means to compose documents; None for texts as they are."""

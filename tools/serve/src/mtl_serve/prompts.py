@@ -7,7 +7,7 @@ special tokens it spells: nobody can end their own turn and speak as someone els
 from collections.abc import Mapping, Sequence
 
 from mtl_common.chat_template import RefusedError
-from mtl_common.dialogue import Dialogues, NoTemplateError
+from mtl_common.dialogue import Dialogues, NoTemplateError, encode
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import Tokenizer
 from mtl_serve.request import BadRequest
@@ -40,10 +40,6 @@ class Prompts:
         if self._dialogues is None:
             raise NoTemplate("this model has no chat template; send the prompt as text")
         try:
-            pieces = self._dialogues.prompt(messages)
+            return encode(self._dialogues.prompt(messages), self._tokenizer)
         except RefusedError as error:
             raise BadRequest(f"the dialogue cannot be a prompt: {error}") from None
-        ids: list[int] = []
-        for piece in pieces:
-            ids += self._tokenizer.encode(piece.text) if piece.special is None else [piece.special]
-        return ids

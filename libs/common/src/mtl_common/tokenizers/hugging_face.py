@@ -128,6 +128,13 @@ class HuggingFace(Tokenizer):
         found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return flatten([encoding.ids for encoding in found])
 
+    def with_specials(self, text: str) -> list[int] | None:  # noqa: D102
+        self._library.encode_special_tokens = False
+        try:
+            return list(self._library.encode(text, add_special_tokens=False).ids)
+        finally:
+            self._library.encode_special_tokens = True
+
     def decode(self, ids: Sequence[int]) -> str:  # noqa: D102
         return str(self._library.decode(list(ids), skip_special_tokens=True))
 

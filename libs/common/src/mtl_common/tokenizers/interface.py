@@ -190,6 +190,10 @@ class Tokenizer(ABC):
     def reference(self, texts: Sequence[str]) -> Flat:
         """What `encode_batch` gives, by the library that defines it."""
 
+    def with_specials(self, text: str) -> list[int] | None:
+        """The ids of one text whose special tokens are taken as such; None where the library cannot."""
+        return None
+
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out, bytes that are not UTF-8 become U+FFFD."""
