@@ -23,7 +23,7 @@ def curated(
     split: Literal["file", "paragraph", "line"] = "file",
     errors: Literal["bad", "replace"] = "bad",
 ) -> Path:
-    """Makes a clean corpus inside `out`, unless it is there; shows what was removed, and gives its directory."""
+    """Makes a clean corpus inside `out`, unless it is there, shows what was removed; gives its directory."""
     import time
 
     from mtl_prep.curate import report, run
