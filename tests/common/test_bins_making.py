@@ -1,10 +1,12 @@
 """The writer of bins: what is added is read back, the directory appears whole or not at all."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,17 @@ def test_texts_and_ids_come_back_in_order(tokenizer: Path, tmp_path: Path) -> No
     assert [bins.origin(i) for i in range(6)] == [("a test", i) for i in range(6)]
     assert load(bins.tokenizer).fingerprint == library.fingerprint == bins.manifest.tokenizer.fingerprint
     assert all(shard.tokens <= 20_000 or shard.documents == 1 for shard in bins.manifest.shards)
+
+
+def test_the_example_of_the_readme(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = Path(__file__).parents[2] / "tools" / "prep" / "README.md"
+    (example,) = re.findall(r"^```python\n(.*?)^```", readme.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    load(tokenizer).save(tmp_path / "tokenizer")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["bins"].document(1).tolist() == [17, 4, 256, 0]
+    assert load(tokenizer).decode(names["bins"].document(0).tolist()) == "A document as text"
 
 
 def test_the_end_is_put_once_and_what_is_empty_is_counted(tokenizer: Path, tmp_path: Path) -> None:

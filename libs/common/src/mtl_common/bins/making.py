@@ -34,7 +34,7 @@ class Writer:
 
         with Writer("bins", "tokenizer") as writer:
             writer.add("A document as text")
-            writer.add([464, 3290, 318])
+            writer.add([17, 4, 256])
 
     The directory appears by one rename when the `with` ends well, and not at all otherwise. Raises UsageError
     when it exists, or when the tokenizer names no end of a document and `eod` gives none.
