@@ -313,6 +313,10 @@ def test_shards_and_workers_carry_what_counts(make: Make, chatty: Path, tmp_path
     assert len(one.manifest.shards) > 5
     assert shard_bytes(one) == shard_bytes(two)
     assert np.array_equal(one.window_loss(0, one.tokens), whole.window_loss(0, whole.tokens))
+    mixed = make(source, name="mixed", shuffle_documents=7, piece_tokens=500, **cut)
+    pairs = [[(b.document(i).tobytes(), b.loss(i).tobytes()) for i in range(len(b))] for b in (one, mixed)]
+    assert pairs[0] != pairs[1]
+    assert sorted(pairs[0]) == sorted(pairs[1])
 
 
 @pytest.mark.parametrize(
