@@ -67,7 +67,9 @@ def cuts(pieces: Iterator[bytes], end: End, part_bytes: int, giant: int, keep: K
         while len(pending) >= part_bytes:
             found = end.search(pending, max(part_bytes - 1, seen))
             if found:
-                yield _whole(end, bytes(pending[: found.end()]), giant)
+                with memoryview(pending) as view:
+                    data = bytes(view[: found.end()])
+                yield _whole(end, data, giant)
                 del pending[: found.end()]
             elif len(pending) > part_bytes + giant + WIDEST:
                 start = _last_end(end, pending, part_bytes)

@@ -8,11 +8,11 @@ import codecs
 import io
 import itertools
 import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Literal
 
 import zstandard
+from isal import igzip_lib, isal_zlib
 
 from mtl_common.errors import DataError
 
@@ -53,7 +53,7 @@ def encoding_of(start: bytes) -> Encoding:
 
 def _new(packing: Packing) -> Callable[[], Any]:
     if packing == "gzip":
-        return lambda: zlib.decompressobj(wbits=31)
+        return lambda: isal_zlib.decompressobj(wbits=31)
     if packing == "zstd":
         return zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
     return lzma.LZMADecompressor if packing == "xz" else bz2.BZ2Decompressor
@@ -93,7 +93,7 @@ def unpacked(
         for piece in pieces:
             consumed(file.tell())
             yield piece
-    except (zlib.error, zstandard.ZstdError, lzma.LZMAError, EOFError, ValueError) as error:
+    except (igzip_lib.IsalError, zstandard.ZstdError, lzma.LZMAError, EOFError, ValueError) as error:
         raise DataError(f"{name} is damaged {packing} data: {error}; mend it or leave it out") from None
     except OSError as error:
         if packing != "bzip2" or error.errno is not None:
