@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -65,3 +66,12 @@ def test_without_ray_the_command_to_install_it_is_told(
     with pytest.raises(UsageError, match=r'no --engine is called rey \(did you mean "ray"\?\)'):
         tokenize(request(corpus, tokenizer, tmp_path / "bins", runs_on="rey"))
     assert not (tmp_path / "bins").exists()
+
+
+def test_an_address_where_no_ray_is_is_told_at_once(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match=rf"no Ray at {address}: connection refused; see --ray-address"):
+            tokenize(request(corpus, tokenizer, tmp_path / "bins", runs_on="ray", ray_address=address))

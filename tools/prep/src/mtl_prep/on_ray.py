@@ -7,14 +7,16 @@ in the journal, so its task, given to the one that replaces it, is soon done.
 import importlib
 import logging
 import os
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from mtl_common.errors import RankError, UsageError
 from mtl_common.log import duration
 from mtl_prep.pool import LOOK_EVERY, STILL, keep_telling, told
+from mtl_prep.trouble import deferred
 from mtl_prep.work import Job, Step, Task, Worker
 
 RETRIES = 3  # of a task whose process died, and new processes in place of one
@@ -94,8 +96,9 @@ def _check_moving(since: float, tasks: int, processes: int) -> None:
 class OnRay:
     """Ray, connected to; up to `workers` processes of one core each, which stay from stage to stage."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int, check: Callable[[], None]) -> None:
+        """`check` is called now and then, and may raise."""
+        self._workers, self._check = workers, check
         self._doers: list[Any] = []
         self._steps = _ray().remote(num_cpus=0)(Steps).remote()
 
@@ -130,8 +133,20 @@ class OnRay:
             idle += [at_work.pop(reference) for reference in ready]
             found, alive = _got(steps.take.remote())
             since = time.monotonic() if ready or alive else since
+            self._check()
             _check_moving(since, len(at_work), len(doers))
             yield from found
+
+
+def _check_answers(address: str | None) -> None:
+    """Raises UsageError when nothing listens at an address; Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except OSError as error:
+            reason = error.strerror or "it does not answer"
+            raise UsageError(f"no Ray at {address}: {reason.lower()}; see --ray-address") from None
 
 
 @contextmanager
@@ -142,6 +157,7 @@ def connected(workers: int, address: str | None) -> Iterator[OnRay]:
     """
     ray = _ray()
     address = address or os.environ.get("RAY_ADDRESS")
+    _check_answers(address)
     here = {"num_cpus": workers or None, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
     try:
         ray.init(
@@ -152,6 +168,7 @@ def connected(workers: int, address: str | None) -> Iterator[OnRay]:
         first = str(error).strip().splitlines()[0]
         raise UsageError(f"Ray does not answer {where} ({first}); see --ray-address") from None
     try:
-        yield OnRay(workers or max(int(ray.cluster_resources().get("CPU", 1)), 1))
+        with deferred() as check:
+            yield OnRay(workers or max(int(ray.cluster_resources().get("CPU", 1)), 1), check)
     finally:
         ray.shutdown()

@@ -3,7 +3,7 @@
 import errno
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,9 @@ REMEDIES = {
     errno.EIO: "see to the disk",
     errno.ESTALE: "see to the file server",
 }
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StoppedError(MtlError):
@@ -47,11 +50,28 @@ def _stop(number: int, _: FrameType | None) -> NoReturn:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Makes SIGINT and SIGTERM end what is inside in good order; raises StoppedError."""
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, _stop) for number in SIGNALS}
     try:
         yield
     except _Stop as stop:
         raise StoppedError(stop.number) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferred() -> Iterator[Callable[[], None]]:
+    """Holds signals back, for libraries that cannot bear an exception; what it gives lets one through."""
+    came: list[int] = []
+
+    def check() -> None:
+        if came:
+            raise _Stop(came[0])
+
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS}
+    try:
+        yield check
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
