@@ -183,6 +183,11 @@ def test_only_the_template_writes_special_tokens(chatml: Dialogues, turns: list[
     assert counted == "".join(f"{answer}<|im_end|>" for _, answer in turns)
 
 
+def test_a_mark_around_nothing_counts_nothing(place: Place) -> None:
+    empty = CHATML.replace("{% for", "ab{% generation %}{% endgeneration %}cd{% for", 1)
+    assert said(dialogues(place(empty)).whole(talk("x", "y"))) == [""]
+
+
 def test_refusals(place: Place) -> None:
     with pytest.raises(RefusedError, match="refuses it: roles must alternate"):
         dialogues(place(LLAMA_2)).whole(talk("a", "b")[1:])

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import BertWordPieceTokenizer
 
-from corpus import EMOJI, END, train_bpe
+from corpus import EMOJI, END, stdlib_texts, train_bpe
 from mtl_ckpt.importing import open_source
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
@@ -227,6 +228,12 @@ def test_malformed_dialogues_are_bad_for_a_reason(make: Make, tmp_path: Path) ->
     assert sum(bad_of(bins).values()) == len(BAD)
 
 
+def test_a_unit_may_hold_nothing_but_refused_dialogues(make: Make, tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path / "no", "{{ raise_exception('never') }}")
+    with pytest.raises(DataError, match="2 the chat template refuses it: never"):
+        make(write(tmp_path / "a.jsonl", [{"messages": GOOD}] * 2), tokenizer=folder, shape="chat")
+
+
 def test_half_surrogates_are_mended_in_every_shape(make: Make, chatty: Path, tmp_path: Path) -> None:
     asked, answer = (
         rb'{"role": "user", "content": "a\ud83d"}',
@@ -303,6 +310,24 @@ def test_the_answer_to_a_question_counts(make: Make, chatty: Path, tmp_path: Pat
         assert tokenizer.decode(ids[loss == 1].tolist()) == answer
         assert loss[-1] == 1
     assert bins.document(1).tolist() == bins.document(2).tolist()
+
+
+def test_answers_are_found_where_a_vocabulary_changes_the_text(make: Make, tmp_path: Path) -> None:
+    """WordPiece drops white space and accents, and one byte gained may hide another one lost."""
+    (tmp_path / "bert").mkdir()
+    library = BertWordPieceTokenizer()
+    library.train_from_iterator(stdlib_texts(5), vocab_size=500, show_progress=False)
+    library.save(str(tmp_path / "bert" / "tokenizer.json"))
+    draw = random.Random(1)
+    drawn = [["x" + "".join(draw.choices(WORDS, k=5)) for _ in range(2)] for _ in range(300)]
+    source = write(tmp_path / "a.jsonl", [{"question": q, "answer": a} for q, a in drawn])
+    bins = make(source, tokenizer=tmp_path / "bert", shape="qa", eod="[SEP]")
+    encode = load(tmp_path / "bert").encode
+    for i, (question, answer) in enumerate(drawn):
+        asked = encode(f"Question: {question}\nAnswer:")
+        said = encode(f"Question: {question}\nAnswer: {answer}")[len(asked) :]
+        assert bins.document(i).tolist() == [*asked, *said, bins.eod]
+        assert bins.loss(i).tolist() == [0] * len(asked) + [1] * (len(said) + 1)
 
 
 def test_shards_and_workers_carry_what_counts(make: Make, chatty: Path, tmp_path: Path) -> None:

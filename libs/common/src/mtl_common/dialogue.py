@@ -166,11 +166,8 @@ class Dialogues:
         """Cuts a veiled text at its special tokens, and unveils it."""
         cuts = [at for found in self._special.finditer(text) for at in found.span()]
         for start, stop in pairwise([0, *cuts, len(text)]):
-            inside = tuple(
-                (max(first, start), min(last, stop))
-                for first, last in counted
-                if first < stop and last > start
-            )
+            shared = ((max(first, start), min(last, stop)) for first, last in counted)
+            inside = [(first, last) for first, last in shared if first < last]
             part = text[start:stop]
             if part in self._specials:
                 yield Piece(part, self._specials[part], counts=bool(inside))

@@ -14,26 +14,29 @@ class Counted:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        sizes = [len(tokenizer.piece(id)) for id in range(tokenizer.vocab_size)]
-        self._sizes = np.array(sizes, np.int64)  # (V,) bytes of each token
+        self._bytes = [tokenizer.piece(id) for id in range(tokenizer.vocab_size)]
+        self._sizes = np.array([len(piece) for piece in self._bytes], np.int64)  # (V,)
 
     def of(self, piece: Piece, ids: Ids) -> NDArray[np.bool_]:
         """Whether each id of a piece of text counts by its characters, (n,)."""
         mask = np.zeros(len(ids), bool)
-        for start, stop in piece.counted:
-            mask[self._token(piece.text, ids, start) : self._token(piece.text, ids, stop, after=True)] = True
+        spelled = b"".join([self._bytes[id] for id in ids.tolist()]) == piece.text.encode()
+        find = self._by_bytes if spelled else self._by_ids
+        for start, stop in piece.counted:  # none of them empty
+            mask[find(piece.text, ids, start, False) : find(piece.text, ids, stop, True)] = True
         return mask
 
-    def _token(self, text: str, ids: Ids, at: int, after: bool = False) -> int:
+    def _by_bytes(self, text: str, ids: Ids, at: int, after: bool) -> int:
         """The token that holds the first byte from `at` on; `after`: that follows the last byte before it."""
+        ends, place = np.cumsum(self._sizes[ids]), len(text[:at].encode())
+        if after:
+            return int(np.searchsorted(ends, place, "left")) + 1
+        return int(np.searchsorted(ends, place, "right"))
+
+    def _by_ids(self, text: str, ids: Ids, at: int, after: bool) -> int:
+        """The same where characters were added or changed: after the ids that the text before has alone."""
         if at in (0, len(text)):
             return len(ids) if at else 0
-        ends, place = np.cumsum(self._sizes[ids]), len(text[:at].encode())
-        if len(ids) and ends[-1] == len(text.encode()):
-            if after:
-                return int(np.searchsorted(ends, place, "left")) + 1
-            return int(np.searchsorted(ends, place, "right"))
-        # the tokenizer adds or changes characters: count the ids that the text before has alone, too
         before = self._tokenizer.encode_batch([text[:at]])[0]
         shared = min(len(before), len(ids))
         same = int(np.cumprod(before[:shared] == ids[:shared]).sum())
