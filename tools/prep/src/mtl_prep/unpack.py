@@ -9,7 +9,7 @@ import io
 import itertools
 import lzma
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import zstandard
 from isal import igzip_lib, isal_zlib
@@ -19,6 +19,13 @@ from mtl_common.errors import DataError
 Packing = Literal["", "gzip", "zstd", "xz", "bzip2"]
 Encoding = Literal["", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
 
+DAMAGE: tuple[type[Exception], ...] = (
+    cast(type[Exception], igzip_lib.IsalError),
+    zstandard.ZstdError,
+    lzma.LZMAError,
+    EOFError,
+    ValueError,
+)
 PIECE = 1 << 18  # bytes read at a time
 FIRST_FEED = 1 << 10  # packed bytes unpacked at first; as many more as the last ones did not swell
 SWOLLEN = 1 << 22  # what packed bytes may become at a time: a zstd frame of zeros swells 30,000-fold
@@ -93,7 +100,7 @@ def unpacked(
         for piece in pieces:
             consumed(file.tell())
             yield piece
-    except (igzip_lib.IsalError, zstandard.ZstdError, lzma.LZMAError, EOFError, ValueError) as error:
+    except DAMAGE as error:
         raise DataError(f"{name} is damaged {packing} data: {error}; mend it or leave it out") from None
     except OSError as error:
         if packing != "bzip2" or error.errno is not None:
