@@ -334,7 +334,15 @@ def test_nearly_equal_documents_are_found(tmp_path: Path) -> None:
 @needs_rensa
 def test_the_commands(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
     shown = prep(
-        "curate", corpus.parent / "recipe.toml", corpus, "--out", tmp_path / "clean", "--max-bad", "2"
+        "curate",
+        corpus.parent / "recipe.toml",
+        corpus,
+        "--out",
+        tmp_path / "clean",
+        "--max-bad",
+        "2",
+        "--workers",
+        1,
     )
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"^exact_duplicates +81 +-15 +18\.5%", shown.stdout, re.MULTILINE)

@@ -35,7 +35,7 @@ IPV6_WINDOW = re.compile(rb"[0-9a-f:]+\Z")
 IPV6_REST = re.compile(rb"[0-9a-f:]*(?:\d{1,3}(?:\.\d{1,3}){3})?")
 IPV6_LIMIT = 45
 GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
-INTERNATIONAL = re.compile(rb"(?<!\w)\+[1-9](?:[ .\-/()]{0,2}\d){7,14}(?!\w)")
+INTERNATIONAL = re.compile(rb"\+(?<!\w\+)[1-9](?:[ .\-/()]{0,2}\d){7,14}(?!\w)")
 AMERICAN = re.compile(
     rb"(?<![\w.+/])(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{4}(?![\w-]|\.\d)"
 )

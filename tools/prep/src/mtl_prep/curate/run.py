@@ -112,6 +112,8 @@ class _Run:
         shards = self._pack(totals.units)
         manifest = self._manifest(sums, sources, totals, shards)
         self._write_samples(totals)
+        for leftover in self._request.out.rglob(".*.tmp"):  # of runs that were killed
+            leftover.unlink()
         write_manifest(self._request.out, manifest)
         shutil.rmtree(self._request.out / WORK)
         return Outcome(manifest, self._plan.corpus)
