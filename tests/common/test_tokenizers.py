@@ -98,7 +98,9 @@ def test_ids_are_those_of_the_library(directory: Path, name: str) -> None:
     assert (ids.dtype.name, offsets.dtype.name, len(offsets)) == ("uint32", "int64", len(TEXTS) + 1)
     assert split((ids, offsets)) == [encode(text) for text in TEXTS]
     assert tokenizer.encode(TEXTS[0]) == encode(TEXTS[0])
-    assert split(load(directory / name, engine="reference").encode_batch(TEXTS)) == [encode(text) for text in TEXTS]
+    assert split(load(directory / name, engine="reference").encode_batch(TEXTS)) == [
+        encode(text) for text in TEXTS
+    ]
 
 
 def test_bulk_encoding_takes_the_fast_library(directory: Path) -> None:
@@ -269,6 +271,135 @@ def test_wordpiece_is_encoded_a_word_at_a_time(tmp_path: Path) -> None:
     assert tokenizer.encode("Tokenization, is fun [SEP]") == [4, 5, 8, 6, 7, 9, 11, 10]
     assert tokenizer.eod == 3
     assert b"".join(map(tokenizer.piece, [4, 5, 6])) == b" tokenization is"
+
+
+def word_piece_files(directory: Path, **config: Any) -> Path:
+    """A small vocab.txt with its tokenizer_config.json."""
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "caf\u00e9",
+        "cafe",
+        "Hello",
+        "hello",
+        "##s",
+        ",",
+        "\u4f60",
+    ]
+    (directory / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return directory
+
+
+def test_a_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast
+
+    texts = [
+        "Hello, cafes",
+        "caf\u00e9s CAF\u00c9",
+        "\u4f60\u4f60 x",
+        "[SEP] hello\x0bhello\x1c hello\x85s",
+        "",
+    ]
+    for small in (True, False):
+        path = word_piece_files(tmp_path, do_lower_case=small)
+        library: Any = BertTokenizerFast(str(path / "vocab.txt"), do_lower_case=small)
+        expected = [
+            library(t, add_special_tokens=False, split_special_tokens=True)["input_ids"] for t in texts
+        ]
+        for engine in ("quick", "reference"):
+            assert [load(path, engine=engine).encode(text) for text in texts] == expected
+    tokenizer = load(path)
+    assert (tokenizer.engine, tokenizer.eod, tokenizer.facts.unknown) == ("words", 3, 1)
+    tokenizer.save(tmp_path / "copy")
+    assert load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+    assert load(word_piece_files(tmp_path, do_lower_case=True)).fingerprint != tokenizer.fingerprint
+
+
+def test_bytes_are_their_own_ids(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Library
+
+    tokenizer, text = load("bytes"), f"h\u00e9\x00\n {END} \U0001f600"
+    assert (tokenizer.engine, tokenizer.vocab_size, tokenizer.eod) == ("bytes", 257, 256)
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode([*text.encode(), 256]) == text
+    assert [tokenizer.piece(id) for id in range(257)] == [*(bytes([b]) for b in range(256)), b""]
+    tokenizer.save(tmp_path)
+    assert load(tmp_path).fingerprint == tokenizer.fingerprint
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    library.encode_special_tokens = True
+    assert library.encode(text).ids == list(text.encode())
+
+
+def test_what_would_change_documents_is_named(directory: Path, tmp_path: Path) -> None:
+    cut = {"max_length": 8, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    tokenizer = load(edited(directory, tmp_path, truncation=cut))
+    assert tokenizer.facts.unheeded == ("cutting to 8 tokens",)
+    assert load(directory / "bpe").facts.unheeded == ()
+
+
+def test_added_tokens_that_are_not_special_are_found_in_text_by_every_engine(
+    directory: Path, tmp_path: Path
+) -> None:
+    added = json.loads((directory / "bpe" / "tokenizer.json").read_text("utf-8"))["added_tokens"]
+    word = {**added[0], "id": 1024, "content": "   ", "special": False}
+    path = edited(directory, tmp_path, added_tokens=[*added, word])
+    for engine in ("auto", "quick", "reference"):
+        assert 1024 in load(path, engine=engine).encode("a   b")
+
+
+def test_gigatoken_is_built_anew_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mtl_common.tokenizers.libraries import Renewed
+
+    class Library:
+        def encode_batch(self, texts: list[str], parallel: bool) -> Any:
+            assert not parallel
+            return gigatoken.Tokenizer.from_json((Path(tokenizers_bytes)).read_bytes()).encode_batch(texts)
+
+    import gigatoken
+
+    from mtl_common.tokenizers.plain_bytes import FILE as tokenizers_bytes
+
+    built: list[Library] = []
+
+    def build() -> Library:
+        built.append(Library())
+        return built[-1]
+
+    encode = Renewed(build, characters=10)
+    flats = [encode(["abc", "defgh"]) for _ in range(4)]
+    assert len(built) == 2
+    assert all(split(flat) == [[97, 98, 99], [100, 101, 102, 103, 104]] for flat in flats)
+    Renewed(build, memory=-(1 << 60))(["a"])
+    assert len(built) == 4
+
+
+def test_words_are_forgotten_when_they_are_many() -> None:
+    from mtl_common.tokenizers.flat import flatten
+    from mtl_common.tokenizers.words import WordMemory
+
+    asked: list[str] = []
+
+    def reference(texts: Any) -> Any:
+        asked.extend(texts)
+        return flatten([list(text.encode()) for text in texts])
+
+    encode = WordMemory(reference, kept=6)
+    for _ in range(3):
+        assert split(encode(["ab cd", "", "ab,ef"])) == [[97, 98, 99, 100], [], [97, 98, 44, 101, 102]]
+    assert asked == ["ab", "cd", ",", "ef"] * 3
+
+
+def test_one_thread_leaves_the_process_its_cores(directory: Path) -> None:
+    import os
+
+    allowed = os.sched_getaffinity(0)
+    tokenizer = load(directory / "bpe", one_thread=True)
+    assert os.sched_getaffinity(0) == allowed
+    assert tokenizer.encode(TEXTS[0]) == load(directory / "bpe").encode(TEXTS[0])
 
 
 def test_a_lone_surrogate_is_one_sentence(tokenizer: Tokenizer) -> None:

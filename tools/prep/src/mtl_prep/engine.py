@@ -88,6 +88,12 @@ def fitting(asked: str, size: int) -> str:
     return QUICK if asked == AUTO and size < SMALL_CORPUS else asked
 
 
+def to_load(tokenizer: Tokenizer, asked: str, size: int) -> str:
+    """The engine that processes load: by name, or the quick form of the same."""
+    name = tokenizer.choices[0]
+    return QUICK if name == "fastokens" and fitting(asked, size) == QUICK else name
+
+
 def distrusted(journal: Journal) -> dict[str, str]:
     """Engine -> where it was found to be wrong in this run."""
     return dict(journal.read(NOTE)) if journal.has(NOTE) else {}

@@ -21,7 +21,7 @@ from mtl_prep.beginning import end_of_document, sample
 from mtl_prep.composers import Composition, parse_composition
 from mtl_prep.corpus import Corpus, Split
 from mtl_prep.cut import unit_tasks
-from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, trusted
+from mtl_prep.engine import InexactError, distrust, fitting, forget_distrusted, to_load, trusted
 from mtl_prep.finishing import finish
 from mtl_prep.journal import Journal
 from mtl_prep.pieces import WORK, Pieces
@@ -154,10 +154,10 @@ def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal)
 
 def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     dtype = bins.dtype_for(tokenizer.vocab_size)
-    facts = {"version": bins.VERSION, "tokenizer": plan.fingerprint, "dtype": dtype, "eod": eod}
-    about = tuple((f"mtl.{name}", str(value)) for name, value in facts.items())
+    about = tuple(bins.about(plan.fingerprint, dtype, eod).items())
     reading = _reading(request, plan)
-    return Job(request.out, reading, eod, dtype, tokenizer.choices[0], about, request.composition)
+    engine = to_load(tokenizer, request.encoder, plan.corpus.size)
+    return Job(request.out, reading, eod, dtype, engine, about, request.composition)
 
 
 def _done(journal: Journal) -> tuple[int, int]:

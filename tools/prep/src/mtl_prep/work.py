@@ -107,7 +107,7 @@ class Worker:
             "lines": found.lines,
             "characters": composing.characters if composing else sum(map(len, found.texts)),
             "watched": watch.counts,
-            "engine": job.engine,
+            "engine": self._tokenizer.choices[0],
             "size": unit.size,
             "shard": shard.model_dump(),
             "hashes": unit.hashes,

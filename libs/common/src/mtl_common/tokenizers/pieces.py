@@ -15,7 +15,7 @@ def byte_characters() -> dict[str, int]:
 def bytes_written() -> Callable[[bytes], str]:
     """How a byte-level vocabulary writes bytes: a printable character for each."""
     table = "".join(sorted(byte_characters(), key=byte_characters().__getitem__))
-    return lambda token: token.decode("latin-1").translate(dict(enumerate(table)))
+    return lambda token: token.decode("latin-1").translate(table)
 
 
 def decoders(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

@@ -98,7 +98,12 @@ def _following(path: Path, ranks: Mapping[bytes, int]) -> dict[str, int]:
 
 def _halves(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """The two tokens whose merge makes a token."""
-    parts, limit, rank = [token[i : i + 1] for i in range(len(token))], ranks[token], ranks.get
+    rank, limit, size = ranks.get, ranks[token], len(token)
+    # most often two lower ranks make up a token in one way only
+    ways = [i for i in range(1, size) if rank(token[:i], limit) < limit and rank(token[i:], limit) < limit]
+    if len(ways) == 1:
+        return [token[: ways[0]], token[ways[0] :]]
+    parts = [token[i : i + 1] for i in range(size)]
     while len(parts) > 2:
         _, at = min((rank(a + b, limit), i) for i, (a, b) in enumerate(pairwise(parts)))
         parts[at : at + 2] = [parts[at] + parts[at + 1]]

@@ -1,11 +1,12 @@
 """WordPiece a word at a time: every word goes through the reference once, and its ids are remembered.
 
-BERT's normalizing and cutting look at no character beyond a space or line end, so a text's ids are those of
-its words. Real text repeats its words.
+BERT's normalizing and cutting look at no character beyond a space, a line end or a mark such as a comma, so a
+text's ids are those of its words. Real text repeats its words.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,10 @@ import numpy as np
 from mtl_common.tokenizers.engines import Engine
 from mtl_common.tokenizers.flat import Encode, Flat, gathered
 
-# What str.split takes for a space and BERT's normalizer removes, joining what stands beside it.
-NO_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-WORD = re.compile("[^ \t\n\r]+")
+# A mark of ASCII or a Chinese character is a word of its own; so is what else stands between them and spaces.
+ALONE = r"!-/:-@\[-`{-~"
+CHINESE = "\u4e00-\u9fff"
 KEPT_CHARACTERS = 1 << 25  # of words, which with all that belongs to them are about 300 MB
-
-
-def _words(text: str) -> list[str]:
-    return WORD.findall(text) if NO_SPACE.search(text) else text.split()
 
 
 class _Numbers(dict[str, int]):
@@ -39,8 +36,9 @@ class _Numbers(dict[str, int]):
 class WordMemory:
     """The ids of all words so far; forgotten when they are many."""
 
-    def __init__(self, reference: Encode, kept: int = KEPT_CHARACTERS) -> None:
+    def __init__(self, reference: Encode, alone: str = ALONE, kept: int = KEPT_CHARACTERS) -> None:
         self._reference, self._kept = reference, kept
+        self._words = re.compile(rf"[{alone}]|[^ \t\n\r{alone}]+").findall
         self._forget()
 
     def _forget(self) -> None:
@@ -62,11 +60,11 @@ class WordMemory:
         """The ids of texts."""
         if self._size > self._kept:
             self._forget()
-        found = [list(map(self._numbers.__getitem__, _words(text))) for text in texts]
+        found = [list(map(self._numbers.__getitem__, self._words(text))) for text in texts]
         if self._numbers.new:
             self._learn()
         counts = np.fromiter(map(len, found), np.int64, len(found))
-        numbers = np.fromiter((number for text in found for number in text), np.int64, int(counts.sum()))
+        numbers = np.fromiter(chain.from_iterable(found), np.int64, int(counts.sum()))
         lengths = np.diff(self._offsets)[numbers]
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         offsets = ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])]
@@ -79,4 +77,5 @@ def words_engine(content: Mapping[str, Any], reference: Encode) -> Engine | None
     added = [token for token in content.get("added_tokens") or [] if not token.get("special")]
     if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"] or added:
         return None
-    return Engine("words", WordMemory(reference))
+    alone = ALONE + (CHINESE if content["normalizer"].get("handle_chinese_chars") else "")
+    return Engine("words", WordMemory(reference, alone))
