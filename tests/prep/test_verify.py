@@ -318,7 +318,7 @@ def test_sentences(tmp_path: Path, tokenizer: Path, starts: list[int], good: boo
     found = Bins(tmp_path / "bins")
     sentences = Sentences(np.array(starts, np.uint32), np.array([0, 2, 3]))
     batch = replace(found.shard(0).whole, sentences=sentences)
-    facts = about(found.manifest.tokenizer, "uint16")
+    facts = about(found.manifest.tokenizer.fingerprint, "uint16", 0)
     shard = write_shard(tmp_path / "bins" / "shard-00000.arrow", "uint16", [batch], facts)
     edit(tmp_path / "bins", lambda m: {"shards": (shard,)})
     problems = list(verify(tmp_path / "bins"))

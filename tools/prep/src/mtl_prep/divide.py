@@ -62,7 +62,8 @@ def _write(
     limit = bins.manifest.options.get("shard_tokens", DEFAULT_SHARD_TOKENS)
     with ExitStack() as stack:
         shown = stack.enter_context(progress("write", bins.tokens, "tokens"))
-        parts = [stack.enter_context(Shards(place, dtype, about(facts, dtype), limit)) for place in places]
+        names = about(facts.fingerprint, dtype, facts.eod)
+        parts = [stack.enter_context(Shards(place, dtype, names, limit)) for place in places]
         for first, batch in batches(bins):
             part = assign(batch, first)
             for number in np.unique(part[part >= 0]).tolist():

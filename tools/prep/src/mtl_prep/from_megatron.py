@@ -164,7 +164,7 @@ def from_megatron(request: Request) -> Imported:
     with staged(request.out) as place:
         with (
             progress("convert", len(pair.ids), "tokens") as shown,
-            Shards(place, dtype, about(facts, dtype), request.shard_tokens) as shards,
+            Shards(place, dtype, about(facts.fingerprint, dtype, facts.eod), request.shard_tokens) as shards,
         ):
             for batch, tokens in reading.batches():
                 shards.append(batch)

@@ -75,8 +75,10 @@ def _batches(inputs: Sequence[Bins]) -> Iterator[Batch]:
 
 def _facts(inputs: Sequence[Bins]) -> TokenizerFacts:
     """The tokenizer; several libraries may have encoded, each to the same ids."""
-    engines = dict.fromkeys(bins.manifest.tokenizer.engine for bins in inputs)
-    return inputs[0].manifest.tokenizer.model_copy(update={"engine": ", ".join(engines)})
+    all_facts = [bins.manifest.tokenizer for bins in inputs]
+    distrusted = {name: where for facts in all_facts for name, where in facts.distrusted.items()}
+    engines = ", ".join(dict.fromkeys(facts.engine for facts in all_facts))
+    return all_facts[0].model_copy(update={"engine": engines, "distrusted": distrusted})
 
 
 def _copy_beside(inputs: Sequence[Bins], place: Path) -> None:
@@ -107,7 +109,7 @@ def merge(paths: Sequence[Path], out: Path, shard_tokens: int | None = None) -> 
     with staged(out) as place:
         with (
             progress("merge", total, "tokens") as shown,
-            Shards(place, dtype, about(facts, dtype), limit) as shards,
+            Shards(place, dtype, about(facts.fingerprint, dtype, facts.eod), limit) as shards,
         ):
             for batch in _batches(inputs):
                 shards.append(batch)

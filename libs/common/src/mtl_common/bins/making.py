@@ -169,7 +169,7 @@ class Writer:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._place = stack.enter_context(staged(self._out))
-            names = about(self._facts, self._dtype)
+            names = about(self._facts.fingerprint, self._dtype, self._facts.eod)
             self._shards = stack.enter_context(Shards(self._place, self._dtype, names, self._shard_tokens))
             self._stack = stack.pop_all()
         return self

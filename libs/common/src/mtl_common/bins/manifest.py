@@ -107,9 +107,9 @@ def dtype_for(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-def about(facts: TokenizerFacts, dtype: str) -> dict[str, str]:
+def about(fingerprint: str, dtype: str, eod: int) -> dict[str, str]:
     """What the schema of every shard says of the bins that it belongs to."""
-    named = {"version": VERSION, "tokenizer": facts.fingerprint, "dtype": dtype, "eod": facts.eod}
+    named = {"version": VERSION, "tokenizer": fingerprint, "dtype": dtype, "eod": eod}
     return {f"mtl.{name}": str(value) for name, value in named.items()}
 
 
