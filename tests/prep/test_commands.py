@@ -92,7 +92,7 @@ ERRORS = [
         f"tokenize lines.jsonl {TOK} {OUT}",
         1,
         "error: 1 of 2 records are bad, more than --max-bad 5%: 1 not JSON; lines.jsonl line 2 is not JSON, "
-        "all in bad.jsonl; mend them, or leave them out with a larger --max-bad",
+        "all in bins/bad.jsonl; mend them, or leave them out with a larger --max-bad",
     ),
     (
         f"tokenize lines.jsonl ./lines.jsonl {TOK} {OUT}",

@@ -11,7 +11,7 @@ from mtl_prep.units import Reading, documents
 
 CHECKED_DOCUMENTS = 200
 CHECKED_CHARACTERS = 2000  # of each; the reference library is slow
-HOPELESS_RECORDS = 10_000  # records without a document, after which the rest is not read
+HOPELESS_RECORDS = 10_000  # bad records without a document among them, after which the rest is not read
 
 
 def end_of_document(tokenizer: Tokenizer, name: str | None) -> int:
@@ -40,13 +40,14 @@ def _no_documents(reading: Reading, reasons: Counter[str]) -> DataError:
 def sample(reading: Reading) -> list[str]:
     """The first documents, some of each; raises DataError when many records give none."""
     texts: list[str] = []
-    reasons: Counter[str] = Counter()
+    reasons, bad = Counter[str](), 0
     for found in documents(replace(reading, part_bytes=1 << 20)):
         texts += [text[:CHECKED_CHARACTERS] for text in found.texts[: CHECKED_DOCUMENTS - len(texts)]]
         if found.giant is not None:
             texts.append(next(found.giant.pieces())[:CHECKED_CHARACTERS])
         reasons.update(found.reasons())
-        if len(texts) >= CHECKED_DOCUMENTS or (reasons.total() >= HOPELESS_RECORDS and not texts):
+        bad += len(found.bad)
+        if len(texts) >= CHECKED_DOCUMENTS or (bad >= HOPELESS_RECORDS and not texts):
             break
     if not texts:
         raise _no_documents(reading, reasons)

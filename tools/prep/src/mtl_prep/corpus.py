@@ -143,7 +143,12 @@ def _is_json_object(line: bytes) -> bool:
 
 def _json_kind(source: Source, suffix: str) -> Kind | None:
     """Whether a file holds JSON lines, or JSON over many lines; None when it is no JSON."""
-    line = first_line(source)
+    try:
+        line = first_line(source)
+    except DataError:
+        if not source.encoding:
+            raise
+        return None  # a mark of UTF-16 begins other files than texts, too
     if _is_json_object(line):
         return "lines"
     if suffix in LINES:

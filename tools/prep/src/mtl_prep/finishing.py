@@ -21,7 +21,7 @@ from mtl_prep.plan import Plan
 from mtl_prep.runners import Runner
 from mtl_prep.shuffling import Order, shuffled
 from mtl_prep.stages import do_all, forget_lost
-from mtl_prep.tally import Tally, Unit, check, described, quarantined, tally
+from mtl_prep.tally import BAD, Tally, Unit, check, described, quarantined, tally
 from mtl_prep.work import Job, shard_name
 
 
@@ -97,8 +97,8 @@ def finish(
     check_unchanged(plan.corpus.sources)
     sums = tally(journal)
     sources = list(described(plan.corpus.sources, sums))
-    _list_bad(job.out / "bad.jsonl", sources, journal)
-    check(sources, sums, max_bad)
+    _list_bad(job.out / BAD, sources, journal)
+    check(sources, sums, max_bad, job.out / BAD)
     units = sums.units if order is None else shuffled(job, journal, sums.units, order, runner)
     shards = _make_shards(job, journal, units, plan.options["shard_tokens"], runner)
     manifest = _manifest(job, plan, tokenizer, distrusted(journal), shards, sources)

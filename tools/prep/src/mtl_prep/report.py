@@ -5,6 +5,7 @@ from mtl_prep.compression import table
 from mtl_prep.corpus import told
 from mtl_prep.engine import COMPARED, LOST, UNKNOWN
 from mtl_prep.summary import lines, what
+from mtl_prep.tally import BAD
 from mtl_prep.tokenize import Outcome, Part, Request
 from mtl_prep.vocabulary import Trained
 
@@ -31,6 +32,7 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
     if outcome.already:
         state = "finished before from files of these names and sizes; remove it to make it anew"
         return lines([(str(request.out), state), *what(manifest)])
+    bad = request.out / BAD
     per_token = outcome.characters / max(manifest.tokens - manifest.documents, 1)
     return lines(
         [
@@ -40,6 +42,10 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
             ),
             ("passed over", told(corpus.skipped)),
             *what(manifest),
+            (
+                "bad ones",
+                f"in {request.out / BAD}, to be mended" if (request.out / BAD).stat().st_size else "",
+            ),
             ("text", f"{outcome.characters:,} characters, {per_token:.2f} a token"),
             *_watched(outcome),
         ]

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mtl_common import bins
@@ -12,6 +13,7 @@ from mtl_prep.journal import Journal
 from mtl_prep.records import PASSED, Bad
 from mtl_prep.units import hash_number, unit_number
 
+BAD = "bad.jsonl"  # beside what was made: the bad records
 TOLD_BAD = 3  # bad records that an error names
 
 Reasons = dict[int, Counter[str]]  # source -> reason -> records
@@ -116,8 +118,11 @@ def parse_max_bad(text: str) -> tuple[float, bool]:
     return value, bool(percent)
 
 
-def check(sources: Sequence[bins.Source], sums: Tally, max_bad: str) -> None:
-    """Raises DataError when there are no documents or too many bad records, not counting empty ones."""
+def check(sources: Sequence[bins.Source], sums: Tally, max_bad: str, listed: Path) -> None:
+    """Raises DataError when there are no documents or too many bad records, not counting empty ones.
+
+    `listed` is the file that lists the bad ones.
+    """
     records, reasons = sum(source.records for source in sources), counted(source.bad for source in sources)
     if records == reasons.total():
         raise DataError(
@@ -132,5 +137,5 @@ def check(sources: Sequence[bins.Source], sums: Tally, max_bad: str) -> None:
             f"{reasons.total():,} of {records:,} records are bad, more than --max-bad {max_bad}: "
             f"{told(reasons)}; "
             + "".join(f"{path} line {line} is {why}, " for path, line, why in first)
-            + "all in bad.jsonl; mend them, or leave them out with a larger --max-bad"
+            + f"all in {listed}; mend them, or leave them out with a larger --max-bad"
         )

@@ -138,7 +138,7 @@ class _Run:
             for source, record, reason, raw in quarantined(Journal(self._examined)):
                 line = {"source": sources[source].path, "line": record + 1, "reason": reason, "raw": raw}
                 file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        check(sources, sums, self._request.max_bad)
+        check(sources, sums, self._request.max_bad, self._request.out / BAD)
         return sources
 
     def _decide(self, sums: Tally) -> None:
