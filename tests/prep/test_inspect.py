@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corpus import make_bins, stdlib_texts
+from corpus import stdlib_texts
 from mtl_common.bins import Bins, Writer
+from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
 from mtl_prep.inspect import inspect, powers
 from mtl_prep.measure import Lengths, lengths
@@ -186,8 +187,8 @@ def make_many(tmp_path: Path, tokenizer: Path) -> Path:
 
 
 def test_what_is_no_bins(tmp_path: Path) -> None:
-    make_bins(tmp_path / "bins", [[1]], 100)
-    for command in ("inspect", "stats"):
-        done = prep(command, tmp_path)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "holds no finished token bins" in done.stderr
+    done = prep("inspect", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "holds no finished token bins" in done.stderr
+    with pytest.raises(DataError, match="holds no finished token bins"):
+        measured(tmp_path)

@@ -37,12 +37,12 @@ class Stats:
     text_bytes: int
     frequent: tuple[Token, ...]
 
-    @property
-    def labels(self) -> int | None:
-        """How many tokens count as labels, or None where all do."""
-        if not self.bins.has_loss:
-            return None
-        return sum(shard.loss_tokens or 0 for shard in self.bins.manifest.shards)
+
+def label_tokens(bins: Bins) -> int | None:
+    """How many tokens count as labels, or None where all do."""
+    if not bins.has_loss:
+        return None
+    return sum(shard.loss_tokens or 0 for shard in bins.manifest.shards)
 
 
 def _text_bytes(tokenizer: Tokenizer, counts: Counts) -> int:
@@ -90,7 +90,7 @@ def as_dict(found: Stats) -> dict[str, Any]:
         "tokens": manifest.tokens,
         "bytes": sum(shard.size for shard in manifest.shards),
         "text_bytes": found.text_bytes,
-        "label_tokens": found.labels,
+        "label_tokens": label_tokens(found.bins),
         "lengths": {"mean": found.lengths.mean, "shortest": int(found.lengths.tokens[0]), **percentiles},
         "vocabulary": {"entries": manifest.tokenizer.vocab_size, "used": found.used},
         "frequent": [{"id": t.id, "text": t.text, "count": t.count} for t in found.frequent],

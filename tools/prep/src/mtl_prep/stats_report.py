@@ -7,7 +7,7 @@ from mtl_common.bins import Bins
 from mtl_common.log import quantity
 from mtl_common.tables import table
 from mtl_prep.measure import Counts, Lengths
-from mtl_prep.stats import Stats
+from mtl_prep.stats import Stats, label_tokens
 from mtl_prep.summary import lines
 
 SHOWN = 20  # sources or shards in a table
@@ -61,12 +61,17 @@ def _frequent(stats: Stats) -> str:
     return table([("id", "token", "count", "share"), *rows])
 
 
+def labels(bins: Bins) -> str:
+    """How many tokens count as labels, in words; nothing where all do."""
+    count = label_tokens(bins)
+    return "" if count is None else f"{count:,} tokens, {count / bins.tokens:.1%}"
+
+
 def _facts(stats: Stats) -> str:
     manifest, tokens = stats.bins.manifest, stats.bins.tokens
     entries = manifest.tokenizer.vocab_size
     size = sum(shard.size for shard in manifest.shards)
     text_tokens = max(tokens - manifest.documents, 1)
-    labels = "" if stats.labels is None else f"{stats.labels:,} tokens, {stats.labels / tokens:.1%}"
     return lines(
         [
             ("documents", f"{manifest.documents:,} of {len(manifest.sources):,} sources"),
@@ -76,7 +81,7 @@ def _facts(stats: Stats) -> str:
                 "text",
                 f"{quantity(stats.text_bytes, 'bytes')}, {stats.text_bytes / text_tokens:.2f} bytes a token",
             ),
-            ("labels", labels),
+            ("labels", labels(stats.bins)),
             (
                 "vocabulary",
                 f"{entries:,} entries, {stats.used:,} used, {1 - stats.used / entries:.1%} never",
