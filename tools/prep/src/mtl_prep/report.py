@@ -42,10 +42,7 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
             ),
             ("passed over", told(corpus.skipped)),
             *what(manifest),
-            (
-                "bad ones",
-                f"in {request.out / BAD}, to be mended" if (request.out / BAD).stat().st_size else "",
-            ),
+            ("bad ones", f"listed in {bad}, with what they hold" if bad.stat().st_size else ""),
             ("text", f"{outcome.characters:,} characters, {per_token:.2f} a token"),
             *_watched(outcome),
         ]
