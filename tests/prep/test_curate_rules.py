@@ -150,9 +150,8 @@ def test_n_grams_are_counted_as_a_plain_loop_counts_them() -> None:
     random = np.random.default_rng(5)
     texts = [" ".join(random.choice(["a", "bb", "ccc", "d"], random.integers(12, 60))) for _ in range(60)]
     batch = Batch(texts)
-    never = np.full(len(texts), -1.0)
     for grams in repeated_grams(batch.word_hashes, batch.words, np.ones(len(texts), bool), 10):
-        top, again = top_characters(grams, batch.words), repeated_characters(grams, batch.words, never)
+        top, again = top_characters(grams, batch.words), repeated_characters(grams, batch.words, range(60))
         assert top.tolist() == [naive_top(text.split(), grams.n) for text in texts]
         assert again.tolist() == [naive_repeated(text.split(), grams.n) for text in texts]
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,22 @@ from mtl_prep.curate.step import GlobalStep, Judge, Step, Verdict
 from mtl_prep.units import Unit
 
 CHARACTERS = 1 << 18  # of a chunk at least; its views then fit the processor's caches
-CROWDED = 0.5  # share of characters still there, below which a batch is made anew
+CROWDED = 0.5  # share of wanted characters in a batch, below which they get one of their own
 NOTHING_LEFT = "nothing left"
 
 Number = int  # of a step, from 1
+
+
+@dataclass(frozen=True)
+class View:
+    """Some documents of a chunk, ascending, as a batch."""
+
+    rows: NDArray[np.int64]
+    batch: Batch
+
+    def serves(self, wanted: NDArray[np.int64], characters: int) -> bool:
+        """Whether it has all wanted documents, and few others."""
+        return characters >= CROWDED * self.batch.lengths.sum() and bool(np.isin(wanted, self.rows).all())
 
 
 class Chunk:
@@ -31,64 +43,66 @@ class Chunk:
         self.fates: NDArray[np.uint8] = np.zeros(len(texts), np.uint8)
         self.reasons = [""] * len(texts)
         self.edits: dict[Number, Counter[str]] = {}
-        self._rows = np.arange(len(texts))  # the documents of the batch
+        self._views: list[View] = []  # at most one of many documents, and one of few
 
-    @cached_property
-    def _batch(self) -> Batch:
-        return Batch([self.texts[row] for row in self._rows])
+    def _wanted(self, step: Step) -> NDArray[np.int64]:
+        """The documents that are still there and meant by the step."""
+        there = np.flatnonzero(self.fates == 0)
+        if not (step.only or step.unless):
+            return there
+        meant = [step.wants(self.records[row], self.sources[row]) for row in there.tolist()]
+        return np.asarray(there[np.array(meant, bool)])
 
-    def leave_out(self, fates: NDArray[np.uint8]) -> None:
-        """Takes over fates (documents,) that are known already."""
-        self.fates[:] = fates
-        self._make_anew()
-
-    def _wanted(self, step: Step) -> Mask:
-        """(documents of the batch,) which are still there and meant by the step."""
-        wanted: Mask = self.fates[self._rows] == 0
-        if step.only or step.unless:
-            for i in np.flatnonzero(wanted):
-                row = self._rows[i]
-                wanted[i] = step.wants(self.records[row], self.sources[row])
-        return wanted
+    def _view(self, wanted: NDArray[np.int64]) -> View:
+        """A batch of these documents and perhaps some others."""
+        characters = sum(len(self.texts[row]) for row in wanted.tolist())
+        for view in self._views:
+            if view.serves(wanted, characters):
+                return view
+        view = View(wanted, Batch([self.texts[row] for row in wanted.tolist()]))
+        self._views = [*self._views[:1], view]
+        return view
 
     def judge(self, number: Number, step: Step, judge: Judge) -> None:
         """Takes a step."""
         wanted = self._wanted(step)
-        if wanted.any():
-            self._take(number, judge.judge(self._batch, wanted), wanted)
+        if len(wanted):
+            view = self._view(wanted)
+            mask = np.isin(view.rows, wanted)
+            self._take(number, judge.judge(view.batch, mask), view.rows, mask)
 
     def sign(self, step: GlobalStep) -> dict[str, NDArray[Any]]:
         """(rows, documents) the signatures; `compared` (1, documents) tells which documents have any."""
         wanted = self._wanted(step)
+        view = self._view(wanted)
+        mask = np.isin(view.rows, wanted)
         signed = {COMPARED: np.zeros((1, len(self.texts)), bool)}
-        signed[COMPARED][:, self._rows[wanted]] = True
-        for name, array in step.sign(self._batch).items():
+        signed[COMPARED][:, wanted] = True
+        for name, array in step.sign(view.batch).items():
             signed[name] = np.zeros((len(array), len(self.texts)), array.dtype)
-            signed[name][:, self._rows[wanted]] = array[:, wanted]
+            signed[name][:, wanted] = array[:, mask]
         return signed
 
-    def _take(self, number: Number, verdict: Verdict, wanted: Mask) -> None:
+    def _take(self, number: Number, verdict: Verdict, rows: NDArray[np.int64], wanted: Mask) -> None:
         for gone in np.flatnonzero(wanted & (verdict.reason > 0)).tolist():
-            self._remove(int(self._rows[gone]), number, verdict.why(gone))
+            self._remove(int(rows[gone]), number, verdict.why(gone))
         for i, text in verdict.texts.items():
-            row = int(self._rows[i])
+            row = int(rows[i])
             if wanted[i] and not self.fates[row]:
                 self.texts[row] = text
+                self._views = []
                 if not text:
                     self._remove(row, number, NOTHING_LEFT)
         for i, keys in verdict.keys.items():
-            self.records[self._rows[i]] |= keys
+            self.records[int(rows[i])] |= keys
         edits = self.edits.setdefault(number, Counter())
         edits.update(verdict.edits)
         for key, value in verdict.masks.items():
-            edits[key] += self._mask(wanted, key, value)
-        sizes = self._batch.lengths
-        if verdict.texts or sizes[self.fates[self._rows] == 0].sum() < CROWDED * sizes.sum():
-            self._make_anew()
+            edits[key] += self._mask(rows[wanted], key, value)
 
-    def _mask(self, wanted: Mask, key: str, value: str) -> int:
+    def _mask(self, rows: NDArray[np.int64], key: str, value: str) -> int:
         """Gives a key another value wherever it is; how often it was."""
-        records = [self.records[row] for row in self._rows[wanted] if self.fates[row] == 0]
+        records = [self.records[row] for row in rows.tolist() if self.fates[row] == 0]
         having = [record for record in records if record.get(key, value) != value]
         for record in having:
             record[key] = value
@@ -96,10 +110,6 @@ class Chunk:
 
     def _remove(self, row: int, number: Number, reason: str) -> None:
         self.fates[row], self.reasons[row] = number, reason
-
-    def _make_anew(self) -> None:
-        self._rows = np.flatnonzero(self.fates == 0)
-        self.__dict__.pop("_batch", None)
 
 
 def chunks(unit: Unit, names: Sequence[str]) -> Iterator[Chunk]:

@@ -115,7 +115,7 @@ class Cleaner:
             with compressor.stream_writer(file, closefd=False) as packed:
                 for chunk in chunks(unit, self._names):
                     places = slice(chunk.first, chunk.first + len(chunk.texts))
-                    chunk.leave_out(decided.fates[first + places.start : first + places.stop])
+                    chunk.fates[:] = decided.fates[first + places.start : first + places.stop]
                     repeated = decided.originals[first + places.start : first + places.stop] >= 0
                     codes = zip(note["codes"][places], repeated.tolist(), strict=True)
                     chunk.reasons = [REPEATED if again else note["reasons"][code] for code, again in codes]

@@ -5,16 +5,17 @@ between empty lines, a word what stands between white space; empty lines are no 
 second kind are counted as datatrove does it: none that overlaps one that was counted.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from mtl_prep.curate.batch import Batch, Integers, Mask, Spans
 from mtl_prep.curate.repeats import Grams, later, repeated_grams
 from mtl_prep.curate.step import LocalStep, Share, Verdict
+
+PLACE_BITS = 40
 
 
 class GopherRepetition(LocalStep):
@@ -55,22 +56,26 @@ def top_characters(grams: Grams, words: Spans) -> Integers:
 
     One blank between words is counted. Of several such n-grams it is the first one.
     """
-    first = grams.runs.first
-    document = words.document[grams.places[first]]
-    order = np.lexsort((first, -grams.runs.counts, document))
-    best = order[np.flatnonzero(np.diff(document[order], prepend=-1))]
+    first, counts = grams.runs.first, grams.runs.counts
+    # the larger count, and of equal ones the earlier place
+    scores = counts << PLACE_BITS | ((1 << PLACE_BITS) - 1 - first)
+    best = np.zeros(len(words.counts), np.int64)
+    np.maximum.at(best, words.document[grams.places[first]], scores)
+    having = np.flatnonzero(best)
+    first = (1 << PLACE_BITS) - 1 - (best[having] & ((1 << PLACE_BITS) - 1))
     top = _first_characters(grams.n, words)
-    size = _gram_characters(grams, words)[first[best]] + grams.n - 1
-    top[document[best]] = size * grams.runs.counts[best]
+    top[having] = (_gram_characters(grams, words)[first] + grams.n - 1) * (best[having] >> PLACE_BITS)
     return top
 
 
-def _covered_characters(grams: Grams, words: Spans) -> Integers:
+def covered_characters(grams: Grams, words: Spans) -> Integers:
     """(documents,) characters of the words that are in any repeated n-gram: at least the repeated ones."""
-    edges = np.zeros(len(words.starts) + 1, np.int64)
-    np.add.at(edges, grams.places, 1)
-    np.add.at(edges, grams.places + grams.n, -1)
-    return words.sums(words.lengths * (np.cumsum(edges[:-1]) > 0))
+    stops = grams.places + grams.n
+    starts = grams.places.copy()
+    starts[1:] = np.maximum(starts[1:], stops[:-1])  # what the one before covers is counted
+    inside = words.before[stops] - words.before[starts]
+    found = np.bincount(words.document[grams.places], inside, minlength=len(words.counts))
+    return found.astype(np.int64)
 
 
 def _repeated_characters(grams: Grams, sizes: Integers, start: int, stop: int) -> int:
@@ -88,12 +93,12 @@ def _repeated_characters(grams: Grams, sizes: Integers, start: int, stop: int) -
     return total
 
 
-def repeated_characters(grams: Grams, words: Spans, limits: NDArray[Any]) -> Integers:
-    """(documents,) characters in repeated n-grams; 0 where they cannot be more than `limits` (documents,)."""
+def repeated_characters(grams: Grams, words: Spans, documents: Iterable[int]) -> Integers:
+    """(documents,) characters in repeated n-grams, of some documents only."""
     found = np.zeros(len(words.counts), np.int64)
     bounds = np.searchsorted(grams.places, words.offsets)
     sizes = _gram_characters(grams, words)
-    for document in np.flatnonzero(_covered_characters(grams, words) > limits):
+    for document in documents:
         found[document] = _repeated_characters(grams, sizes, bounds[document], bounds[document + 1])
     return found
 
@@ -135,7 +140,12 @@ class GopherRepetitionJudge:
             n = grams.n
             if n in top:
                 verdict.remove(top_characters(grams, words) > top[n] * batch.lengths, f"top {n}-gram")
+            covered = covered_characters(grams, words)
             if n in repeated:
-                limits = np.where(verdict.reason == 0, repeated[n] * batch.lengths, np.inf)
-                inside = repeated_characters(grams, words, limits)
+                limits = repeated[n] * batch.lengths
+                inside = repeated_characters(grams, words, np.flatnonzero(going_on & (covered > limits)))
                 verdict.remove(inside > limits, f"repeated {n}-grams")
+            going_on &= verdict.reason == 0
+            if n >= max(top, default=0):  # longer n-grams cover no more
+                least = min((share for m, share in repeated.items() if m > n), default=0.0)
+                going_on &= covered > least * batch.lengths

@@ -30,9 +30,14 @@ class Runs:
         return Runs(self.order[inside], np.cumsum(counts) - counts, counts)
 
 
-def runs(hashes: Hash, document: Integers) -> Runs:
-    """Groups pieces that are equal and of the same document."""
-    keys = hashes + mixed(document.astype(np.uint64) + np.uint64(1))
+def salted(hashes: Hash, pieces: Spans) -> Hash:
+    """(pieces,) hashes that differ from document to document."""
+    salts = mixed(np.arange(1, len(pieces.counts) + 1, dtype=np.uint64))
+    return hashes + np.repeat(salts, pieces.counts)
+
+
+def runs(keys: Hash) -> Runs:
+    """Groups equal keys."""
     order = np.argsort(keys)
     keys = keys[order]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
@@ -41,9 +46,8 @@ def runs(hashes: Hash, document: Integers) -> Runs:
 
 def later(hashes: Hash, pieces: Spans) -> Mask:
     """(pieces,) which ones are like an earlier one of their document."""
-    found = runs(hashes, pieces.document)
     mask = np.ones(len(hashes), bool)
-    mask[found.first] = False
+    mask[runs(salted(hashes, pieces)).first] = False
     return mask
 
 
@@ -60,8 +64,17 @@ class Grams:
     runs: Runs
 
 
-def _repeated(n: int, places: Integers, hashes: Hash, document: Integers) -> Grams:
-    found = runs(hashes, document[places]).repeated()
+def _sieved(keys: Hash) -> Integers:
+    """The places of keys that may occur more than once: all that do, and some others."""
+    bits = max(int(4 * len(keys)).bit_length(), 8)
+    bucket = (keys >> np.uint64(64 - bits)).astype(np.int64)
+    return np.flatnonzero(np.bincount(bucket, minlength=1 << bits)[bucket] > 1)
+
+
+def _repeated(n: int, places: Integers, hashes: Hash) -> Grams:
+    likely = _sieved(mixed(hashes))
+    places, hashes = places[likely], hashes[likely]
+    found = runs(hashes).repeated()
     kept = np.zeros(len(places), bool)
     kept[found.order] = True
     renamed = np.cumsum(kept) - 1
@@ -71,14 +84,16 @@ def _repeated(n: int, places: Integers, hashes: Hash, document: Integers) -> Gra
 def repeated_grams(hashes: Hash, words: Spans, wanted: Mask, last: int) -> Iterator[Grams]:
     """The repeated n-grams of some documents for n = 2 to `last`.
 
-    Only what repeats as an n-gram can do so as an n+1-gram, so there are fewer at each step.
+    Only what repeats as an n-gram can do so as an n+1-gram, so there are fewer at each step. A document that
+    is taken out of `wanted` (documents,) between two steps is looked at no longer.
     """
     document = words.document
     places = np.flatnonzero((document[1:] == document[:-1]) & wanted[document[1:]])
-    values = hashes[places]
+    values = salted(hashes, words)[places]
     for n in range(2, last + 1):
-        found = _repeated(n, places, values * np.uint64(BASE) + hashes[places + n - 1], document)
+        found = _repeated(n, places, values * np.uint64(BASE) + hashes[places + n - 1])
         yield found
         follows = np.diff(found.places, append=-1) == 1
         follows &= document[np.minimum(found.places + n, len(document) - 1)] == document[found.places]
+        follows &= wanted[document[found.places]]
         places, values = found.places[follows], found.hashes[follows]
