@@ -12,7 +12,7 @@ from mtl_common.bins import Bins
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
 from mtl_prep.tally import parse_max_bad
-from mtl_prep.vocabulary import parse_size, train
+from mtl_prep.vocabulary import Wish, parse_size, train
 from preparing import json_lines, prep, texts_of
 
 
@@ -198,7 +198,7 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_training_is_repeatable(lines: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        train([lines], 700, tmp_path / name, "256MB", "text")
+        train(Wish(corpus=[lines], vocab_size=700, out=tmp_path / name))
     first, second = (tmp_path / name / "tokenizer.json" for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
     tokenizer = load(tmp_path / "a")
@@ -209,7 +209,7 @@ def test_training_is_repeatable(lines: Path, tmp_path: Path) -> None:
 def test_transformers_opens_a_trained_directory(lines: Path, tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    train([lines], 700, tmp_path / "t", "256MB", "text")
+    train(Wish(corpus=[lines], vocab_size=700, out=tmp_path / "t"))
     library = PreTrainedTokenizerFast.from_pretrained(str(tmp_path / "t"))
     assert library.eos_token_id == 0
     assert library("def f(x):")["input_ids"] == load(tmp_path / "t").encode("def f(x):")
@@ -218,7 +218,8 @@ def test_transformers_opens_a_trained_directory(lines: Path, tmp_path: Path) -> 
 def test_a_sample_is_spread_over_the_corpus_and_repeatable(tmp_path: Path) -> None:
     texts = [f"{word} " * 400 for word in ("early", "middle", "late") for _ in range(200)]
     (tmp_path / "a.jsonl").write_bytes(json_lines(texts))
-    found = [train([tmp_path / "a.jsonl"], 400, tmp_path / f"{i}.json", "300KB", "text") for i in range(2)]
+    wish = {"corpus": [tmp_path / "a.jsonl"], "vocab_size": 400, "sample": "300KB"}
+    found = [train(Wish(**wish, out=tmp_path / f"{i}.json")) for i in range(2)]
     assert 200_000 < found[0].characters < 400_000
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
     tokenizer = load(tmp_path / "0.json")
@@ -229,5 +230,5 @@ def test_a_corpus_too_small_for_the_vocabulary_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("to be or not to be")
     done = prep("train-tokenizer", "a.txt", "--vocab-size", 5000, "--out", "t.json", cwd=tmp_path)
     assert done.returncode == 0
-    assert " entries of 5,000 asked for: the sample has no more pairs to merge" in done.stdout
+    assert " entries of 5,000 asked for: the sample has no more to learn" in done.stdout
     assert load(tmp_path / "t.json").vocab_size < 300
