@@ -228,6 +228,21 @@ def test_documents_moved_from_one_source_to_another(bins: Path) -> None:
     ]
 
 
+def test_a_list_of_bad_records_that_does_not_add_up(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines(["text", "", b"nonsense", {"text": 3}]))
+    tokenize(Request((tmp_path / "a.jsonl",), tokenizer, tmp_path / "bins", 1, max_bad="9"))
+    assert list(verify(tmp_path / "bins")) == []
+    listed = tmp_path / "bins" / "bad.jsonl"
+    lines = listed.read_bytes().splitlines(keepends=True)
+    listed.write_bytes(lines[1] + b"{\n")
+    assert list(verify(tmp_path / "bins")) == [
+        f"{listed}: line 2 is no bad record",
+        f"{listed}: it lists 0 records of {tmp_path}/a.jsonl as not JSON, the manifest 1",
+    ]
+    listed.unlink()
+    assert len(list(verify(tmp_path / "bins"))) == 2
+
+
 def test_any_edit_of_the_manifest_is_seen(bins: Path) -> None:
     path = bins / "manifest.json"
     path.write_text(path.read_text().replace('"text_key": "text"', '"text_key": "body"'))

@@ -62,8 +62,9 @@ def _check(path: Path, quick: bool = False) -> float:
 
 def _table(path: Path, **more: str) -> str:
     """One checkpoint in a table of one row."""
-    from mtl_ckpt.report import size, table
+    from mtl_ckpt.report import size
     from mtl_common.checkpoint import Checkpoint
+    from mtl_common.tables import table
 
     found = Checkpoint(path)
     facts = {
@@ -162,12 +163,13 @@ def export(
     """Make a directory that transformers opens."""
     from mtl_ckpt.dtypes import check_dtype
     from mtl_ckpt.exporting import export_model
-    from mtl_ckpt.report import size, table
+    from mtl_ckpt.report import size
     from mtl_ckpt.shape import model_bytes, model_dtype, model_shape
     from mtl_common.checkpoint import Checkpoint, resolve
     from mtl_common.config import nearest
     from mtl_common.errors import UsageError
     from mtl_common.log import progress
+    from mtl_common.tables import table
 
     if to != "hf":
         raise UsageError(f'no format "{to}"{nearest(to, ["hf"])}; the format is hf')

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from mtl_ckpt.report import size, table
+from mtl_ckpt.report import size
 from mtl_common.checkpoint import Checkpoint, TensorInfo
+from mtl_common.tables import table
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:

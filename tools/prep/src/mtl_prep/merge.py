@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mtl_common.bins import (
+    BAD,
     TOKENIZER,
     Batch,
     Bins,
@@ -24,7 +25,6 @@ from mtl_common.bins import (
 from mtl_common.errors import UsageError
 from mtl_common.log import progress
 
-BAD = "bad.jsonl"
 DEFAULT_SHARD_TOKENS = 1 << 27
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import orjson
 
-from mtl_common.bins import MANIFEST, TOKENIZER, Manifest, is_intact, read_manifest
+from mtl_common.bins import BAD, MANIFEST, TOKENIZER, Manifest, is_intact, read_manifest
 from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_common.tokenizers import load
+from mtl_prep.records import EMPTY
 from mtl_prep.verify_shard import Done, Seen, shard_problems
 
 TYPES = ("uint16", "uint32")
@@ -62,6 +64,31 @@ def _tokenizer(path: Path, manifest: Manifest) -> Iterator[str]:
         )
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, none where there is no file."""
+    if path.exists():
+        with path.open("rb") as lines:
+            yield from lines
+
+
+def _bad(path: Path, manifest: Manifest) -> Iterator[str]:
+    """Whether the list of bad records holds what the manifest counts; empty ones are not listed."""
+    counted = {
+        (s.path, reason): n for s in manifest.sources for reason, n in s.bad.items() if reason != EMPTY
+    }
+    listed = Counter[tuple[str, str]]()
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            record = orjson.loads(line)
+            listed[record["source"], record["reason"]] += 1
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            yield f"{path}: line {number:,} is no bad record"
+    for source, reason in counted.keys() | listed.keys():
+        said, held = counted.get((source, reason), 0), listed[source, reason]
+        if said != held:
+            yield f"{path}: it lists {held:,} records of {source} as {reason}, the manifest {said:,}"
+
+
 def _by_source(manifest: Manifest, seen: Seen) -> Iterator[str]:
     for source, held in zip(manifest.sources, seen.documents.tolist(), strict=True):
         if source.documents != held:
@@ -80,6 +107,7 @@ def verify(path: Path, done: Done = lambda _: None) -> Iterator[str]:
     yield from (f"{path / MANIFEST}: {problem}" for problem in wrong)
     yield from _files(path, manifest)
     yield from _tokenizer(path / TOKENIZER, manifest)
+    yield from _bad(path / BAD, manifest)
     if manifest.dtype not in TYPES:
         return
     seen, found = Seen(np.zeros(len(manifest.sources), np.int64)), False

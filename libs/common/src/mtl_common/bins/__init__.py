@@ -12,6 +12,7 @@ Leaves out compression (a compressed buffer cannot be mapped) and every order bu
 from mtl_common.bins.columns import Batch, Sentences
 from mtl_common.bins.making import Writer
 from mtl_common.bins.manifest import (
+    BAD,
     FORMAT,
     MANIFEST,
     SHARD_TOKENS,
@@ -33,6 +34,7 @@ from mtl_common.bins.staged import staged
 from mtl_common.bins.writer import ShardWriter, positions, write_shard
 
 __all__ = [
+    "BAD",
     "FORMAT",
     "MANIFEST",
     "SHARD_TOKENS",

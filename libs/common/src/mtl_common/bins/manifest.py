@@ -14,6 +14,7 @@ FORMAT = "mtl-bins"
 VERSION = "1.1"
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
+BAD = "bad.jsonl"  # bad records but the empty ones: source, line, reason
 SHARD_TOKENS = 2**30  # more than 2^31 values in one array is refused by some Arrow implementations
 
 
