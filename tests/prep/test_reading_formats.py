@@ -23,7 +23,16 @@ from mtl_prep.units import documents
 from preparing import Make, bad_of, json_lines, texts_of
 
 QUOTES = 'she said "no", then\nleft;\ttabs | bars, commas'
-TEXTS = [QUOTES, EMOJI, " edges ", "CRLF\r\ninside", "one", "\u2028 and \u2029 end no line", *stdlib_texts(8)]
+TEXTS = [
+    "\ufeffa mark",
+    QUOTES,
+    EMOJI,
+    " edges ",
+    "CRLF\r\ninside",
+    "one",
+    "\u2028 and \u2029 end no line",
+    *stdlib_texts(8),
+]
 RECORDS = [{"id": i, "text": text, "more": {"kind": [1, "a"]}} for i, text in enumerate(TEXTS)]
 
 
@@ -155,7 +164,7 @@ def test_wet_archives(tmp_path: Path) -> None:
         "b.wet.gz": b"".join(gzip.compress(b"WARC/1.0\r\n" + member) for member in members),
         "c": as_wet(),
     }
-    plain = [text.replace("\r\n", "\n") for text in TEXTS]
+    plain = [text.removeprefix("\ufeff").replace("\r\n", "\n") for text in TEXTS]
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         found = found_in(tmp_path / name, part_bytes=1000)

@@ -20,6 +20,7 @@ from mtl_prep.records import (
 )
 
 BOM = b"\xef\xbb\xbf"
+WITHOUT_MARK = "utf-8-sig"
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,14 @@ def mended(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def decode(raw: bytes, replace: bool) -> tuple[str, set[str]]:
-    """Bytes as text without a byte-order mark, and what was mended; raises BadRecordError for no UTF-8."""
+def decode(raw: bytes, replace: bool, encoding: str = WITHOUT_MARK) -> tuple[str, set[str]]:
+    """Bytes as text, and what was mended; raises BadRecordError for no UTF-8."""
     try:
-        return raw.decode("utf-8-sig"), set()
+        return raw.decode(encoding), set()
     except UnicodeDecodeError:
         if not replace:
             raise BadRecordError(NOT_UTF8) from None
-    return raw.decode("utf-8-sig", "replace"), {NOT_UTF8}
+    return raw.decode(encoding, "replace"), {NOT_UTF8}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def _text(row: dict[str, Any], rules: Rules) -> tuple[str, set[str]]:
     mends = set[str]()
     for name, value in row.items():
         if isinstance(value, bytes):
-            row[name], found = decode(value, rules.replace)
+            row[name], found = decode(value, rules.replace, "utf-8")
             mends |= found
     return rules.key.of(row), mends
 
