@@ -13,7 +13,7 @@ from mtl_prep.from_megatron import Imported
 from mtl_prep.inspect import Inspection, powers
 from mtl_prep.measure import Lengths
 from mtl_prep.sample import Document
-from mtl_prep.stats_report import by_source, labels, spread
+from mtl_prep.stats_report import by_source, spread
 from mtl_prep.summary import counted, lines, what
 
 BAR = 40
@@ -109,7 +109,6 @@ def inspected(found: Inspection, plot: Path | None) -> str:
         *what(manifest),
         ("fingerprint", manifest.tokenizer.fingerprint),
         ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}"),
-        ("labels", labels(found.bins)),
         ("picture", str(plot) if plot else ""),
     ]
     parts = [
