@@ -16,7 +16,7 @@ from mtl_common.tokenizers.interface import (
     fingerprint,
     read_json,
 )
-from mtl_common.tokenizers.libraries import fastokens_engine, gigatoken_engine
+from mtl_common.tokenizers.libraries import fastest_first, fastokens_engine, gigatoken_engine
 from mtl_common.tokenizers.pieces import byte_characters, decoders, piece_rule
 from mtl_common.tokenizers.plain_bytes import bytes_engine
 from mtl_common.tokenizers.word_piece import as_tokenizer_json
@@ -73,8 +73,7 @@ def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]
 
     return {
         "bytes": lambda: bytes_engine(content),
-        "gigatoken": gigatoken,
-        "fastokens": lambda: fastokens_engine(lambda library: library.from_json_str(text)),
+        **fastest_first(gigatoken, lambda: fastokens_engine(lambda library: library.from_json_str(text))),
         "words": lambda: words_engine(content, reference),
     }
 

@@ -11,7 +11,7 @@ from mtl_common.errors import DataError
 from mtl_common.tokenizers.engines import QUICK, Build, Choice, Engine
 from mtl_common.tokenizers.flat import Flat, flatten
 from mtl_common.tokenizers.interface import Facts, Tokenizer, beside, canonical, fingerprint
-from mtl_common.tokenizers.libraries import fastokens_engine, gigatoken_engine
+from mtl_common.tokenizers.libraries import fastest_first, fastokens_engine, gigatoken_engine
 from mtl_common.tokenizers.pieces import bytes_written
 
 
@@ -133,10 +133,10 @@ def _fastokens(path: str, encoding: Encoding, ranks: Mapping[bytes, int], quick:
 
 def _builders(path: str, encoding: Encoding, ranks: Mapping[bytes, int], quick: bool) -> dict[str, Build]:
     name = GIGATOKEN_NAMES[encoding.pattern]
-    return {
-        "gigatoken": lambda: gigatoken_engine(lambda library: library.from_tiktoken(path, name, {})),
-        "fastokens": lambda: _fastokens(path, encoding, ranks, quick),
-    }
+    return fastest_first(
+        lambda: gigatoken_engine(lambda library: library.from_tiktoken(path, name, {})),
+        lambda: _fastokens(path, encoding, ranks, quick),
+    )
 
 
 class Ranks(Tokenizer):
