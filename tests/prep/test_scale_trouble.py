@@ -39,10 +39,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of about forty units of the usual size, small units being no option of the command."""
+    """A corpus of six units of the usual size, small units being no option of the command."""
     path = tmp_path_factory.mktemp("large") / "a.jsonl"
     line = b'{"text": "%s"}\n' % (b"words and words in a row, " * 400)
-    path.write_bytes(line * 30_000)
+    path.write_bytes(line * 10_000)
     return path
 
 
