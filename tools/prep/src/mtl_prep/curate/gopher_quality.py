@@ -106,6 +106,7 @@ class GopherQualityJudge:
             letters = words.sums((batch.word_kinds & np.uint8(characters.LETTER)) != 0)
             verdict.remove(letters / words.counts < rules.min_letter_words, "too few words with a letter")
         if rules.min_stop_words:
-            found = [words.sums(batch.word_hashes == stop) > 0 for stop in self._stop_words]
-            different = np.sum(found, 0)
+            different = np.zeros(len(batch), np.int64)
+            for stop in self._stop_words:
+                different[np.unique(words.document[batch.word_hashes == stop])] += 1
             verdict.remove(different < rules.min_stop_words, "too few stop words")

@@ -14,6 +14,8 @@ from mtl_common.errors import UsageError
 from mtl_prep.curate.batch import Batch, Mask
 from mtl_prep.curate.step import LocalStep, Verdict
 
+SURE = 0.9  # score from which on no more characters are looked at; saves half of the time
+
 
 class Language(LocalStep):
     """Which languages stay, by the codes of lid.176 (`en`, `de`, `zh`, ...)."""
@@ -59,8 +61,7 @@ class LanguageJudge:
         doubtful: list[int] = []
         others: dict[str, list[int]] = {}
         for document in np.flatnonzero(wanted).tolist():
-            found = self._detector.detect(shown(batch.texts[document], rules.characters))[0]
-            language, score = found["lang"], round(min(found["score"], 1.0), 3)
+            language, score = self._language(batch.texts[document])
             verdict.keys[document] = {rules.key: language}
             if score < rules.min_score:
                 doubtful.append(document)
@@ -70,3 +71,11 @@ class LanguageJudge:
         for language, documents in sorted(others.items()):
             verdict.remove(np.array(documents, int), f"language {language}")
         return verdict
+
+    def _language(self, text: str) -> tuple[str, float]:
+        """The language and its score: of a quarter of the characters where that is sure, else of all."""
+        for characters in (self._settings.characters // 4, self._settings.characters):
+            found = self._detector.detect(shown(text, characters))[0]
+            if found["score"] >= SURE:
+                break
+        return found["lang"], round(min(found["score"], 1.0), 3)
