@@ -252,5 +252,6 @@ def test_a_library_found_wrong_on_the_way_is_redone(
     bins = make(path, **options)
     assert shard_bytes(bins) == shard_bytes(wanted)
     facts = bins.manifest.tokenizer
-    assert (facts.engine, facts.distrusted) == ("tokenizers", {"fastokens": str(path)})
+    assert facts.engine in ("gigatoken", "tokenizers")  # the next one
+    assert facts.distrusted == {"fastokens": str(path)}
     assert capsys.readouterr().err.count("warning: fastokens gives other ids") == 1
