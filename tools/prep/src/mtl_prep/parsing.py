@@ -87,6 +87,7 @@ def add_all_json(found: Documents, source: int, records: Iterable[bytes], rules:
     """Takes in JSON records, numbered from 0, blank ones counted."""
     texts, places, wholes, loads = found.texts, found.places, found.wholes, orjson.loads
     get: Any = itemgetter(rules.key.plain) if rules.key.plain else rules.key.of
+    empty = 0
     for number, raw in enumerate(records):
         if not raw:
             continue
@@ -102,7 +103,9 @@ def add_all_json(found: Documents, source: int, records: Iterable[bytes], rules:
             places.append((source, number))
             wholes.append(record)
         else:
-            found.passed[source, EMPTY] += 1
+            empty += 1
+    if empty:
+        found.passed[source, EMPTY] += empty
 
 
 def plain_text(raw: bytes, replace: bool) -> tuple[str, set[str]]:
