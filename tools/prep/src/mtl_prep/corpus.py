@@ -9,7 +9,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
@@ -29,6 +29,7 @@ Split = Literal["file", "paragraph", "line"]
 STDIN = "-"
 LONG_LINE = 1 << 24
 TOLD = 6  # kinds that a message counts one by one
+PACKED_RATIO = 4  # text is about four times its packed size
 
 LINES = frozenset({".jsonl", ".ndjson"})
 PACKED = frozenset({".gz", ".zst", ".zstd", ".xz", ".bz2"})
@@ -98,6 +99,11 @@ class Source:
         with self.open() as file:
             content = unpacked(file, self.name, self.packing, consumed)
             yield from in_utf8(content, self.name, self.encoding)
+
+
+def text_size(sources: Iterable[Source]) -> int:
+    """About how many bytes of text sources hold: packed ones four times their size."""
+    return sum(source.size * (PACKED_RATIO if source.packing else 1) for source in sources)
 
 
 @dataclass(frozen=True)

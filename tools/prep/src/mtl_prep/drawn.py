@@ -10,10 +10,10 @@ from dataclasses import replace
 import xxhash
 
 from mtl_common.log import progress
+from mtl_prep.corpus import text_size
 from mtl_prep.records import Documents
 from mtl_prep.units import Reading, documents
 
-PACKED_RATIO = 4  # text is about four times its packed size
 MEASURED = 1 << 20  # characters of each kind that compression is measured on
 MEASURED_OF_ONE = 1 << 16  # characters of one document
 KINDS = 40  # more are measured together
@@ -33,8 +33,7 @@ class Drawn:
 
     def __init__(self, reading: Reading, size: int) -> None:
         self._reading = replace(reading, part_bytes=1 << 24)
-        sources = reading.sources
-        text = sum(source.size * (PACKED_RATIO if source.packing else 1) for source in sources)
+        text = text_size(reading.sources)
         self._share = min(1.0, size / max(text, 1))
         self._expected = min(size, text)
         self._forget()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import AUTO, QUICK, REFERENCE, Flat, Tokenizer, load
+from mtl_prep.corpus import Source, text_size
 from mtl_prep.journal import Journal
 
 NOTE = "engine"
@@ -83,15 +84,15 @@ class Watch:
             raise InexactError(self.tokenizer.choices[0], place[0])
 
 
-def fitting(asked: str, size: int) -> str:
-    """The engine to load for a corpus of `size` bytes."""
-    return QUICK if asked == AUTO and size < SMALL_CORPUS else asked
+def fitting(asked: str, sources: Sequence[Source]) -> str:
+    """The engine to load for a corpus."""
+    return QUICK if asked == AUTO and text_size(sources) < SMALL_CORPUS else asked
 
 
-def to_load(tokenizer: Tokenizer, asked: str, size: int) -> str:
+def to_load(tokenizer: Tokenizer, asked: str, sources: Sequence[Source]) -> str:
     """The engine that processes load: by name, or the quick form of the same."""
     name = tokenizer.choices[0]
-    return QUICK if name == "fastokens" and fitting(asked, size) == QUICK else name
+    return QUICK if name == "fastokens" and fitting(asked, sources) == QUICK else name
 
 
 def distrusted(journal: Journal) -> dict[str, str]:

@@ -142,7 +142,7 @@ def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal)
     before, found = decided(request.out, plan), tokenizer
     is_new = before is None
     if before is None:
-        fastest = fitting(request.encoder, plan.corpus.size)
+        fastest = fitting(request.encoder, plan.corpus.sources)
         if fastest != QUICK:
             found = load(request.tokenizer, engine=fastest, one_thread=True)
         found = trusted(journal, request.tokenizer, found, sample(_reading(request, plan)))
@@ -158,7 +158,7 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     dtype = bins.dtype_for(tokenizer.vocab_size)
     about = tuple(bins.about(plan.fingerprint, dtype, eod).items())
     reading = _reading(request, plan)
-    engine = to_load(tokenizer, request.encoder, plan.corpus.size)
+    engine = to_load(tokenizer, request.encoder, plan.corpus.sources)
     return Job(request.out, reading, eod, dtype, engine, about, request.composition)
 
 

@@ -133,10 +133,12 @@ def _fastokens(path: str, encoding: Encoding, ranks: Mapping[bytes, int], quick:
 
 def _builders(path: str, encoding: Encoding, ranks: Mapping[bytes, int], quick: bool) -> dict[str, Build]:
     name = GIGATOKEN_NAMES[encoding.pattern]
-    return fastest_first(
-        lambda: gigatoken_engine(lambda library: library.from_tiktoken(path, name, {})),
-        lambda: _fastokens(path, encoding, ranks, quick),
-    )
+    both: dict[str, Build] = {
+        "gigatoken": lambda: gigatoken_engine(lambda library: library.from_tiktoken(path, name, {})),
+        "fastokens": lambda: _fastokens(path, encoding, ranks, quick),
+    }
+    # what fastokens needs to start with GPT-2's pattern, gigatoken takes for a gigabyte of text
+    return both if encoding.pattern == GPT2_PATTERN else fastest_first(both["gigatoken"], both["fastokens"])
 
 
 class Ranks(Tokenizer):
