@@ -24,7 +24,7 @@ NEW_IN_UNICODE_17 = (
 # PCRE2, the regular expressions of fastokens, takes the Mongolian vowel separator for a space.
 SPACE_TO_PCRE2 = "\u180e"
 
-KEPT_MEMORY = 1 << 28  # bytes that gigatoken's memory of words may add to the process
+KEPT_MEMORY = 1 << 27  # bytes that gigatoken may add to the process by what it remembers of words
 KEPT_CHARACTERS = 1 << 30  # the bound where the memory of a process cannot be read
 
 
