@@ -144,8 +144,8 @@ def word_piece() -> Family:
 def smollm2(folder: Path) -> Family:
     """SmolLM2's vocabulary out of its GGUF file.
 
-    transformers gets the tokenizer.json that we made of it: its own reading of the file leaves out that SmolLM
-    cuts every digit off.
+    transformers gets the tokenizer.json that we made of it: its own reading of the file leaves out that every
+    digit is cut off.
     """
     from transformers import PreTrainedTokenizerFast
 
