@@ -67,7 +67,7 @@ class _Scan:
         self._begun = self._size = 0
 
     def outline(self, pieces: Iterator[bytes]) -> _Outline:
-        """Reads all pieces; raises BadRecordError for too much beside long strings."""
+        """Reads all pieces; raises BadRecordError for an open string, or too much beside long ones."""
         window, at = b"", 0
         for piece in pieces:
             window += piece
@@ -77,7 +77,8 @@ class _Scan:
             window, at = window[done:], at + done
             if sum(map(len, self._around)) > self._limit:
                 raise BadRecordError(TOO_LARGE)
-        self._around[-1] += (self._string or b"") + window  # cut in a string, it is no JSON
+        if self._string is not None:
+            raise BadRecordError(NOT_JSON)
         return _Outline([bytes(piece) for piece in self._around], self._strings)
 
     def _step(self, window: bytes, done: int, at: int) -> int:
@@ -134,25 +135,25 @@ def _unescaped(content: Content, place: tuple[int, int], errors: str, mends: set
     yield _plain(rest, mends)
 
 
-def _checked(content: Content, outline: _Outline, text: int, errors: str) -> set[str]:
-    """Reads all long strings; gives what had to be mended in the text."""
+def _checked(content: Content, place: tuple[int, int], errors: str) -> set[str]:
+    """Reads a long string through; gives what has to be mended in it."""
     mends = set[str]()
-    for i, place in enumerate(outline.strings):
-        for _ in _unescaped(content, place, errors, mends if i == text else set()):
-            pass
+    for _ in _unescaped(content, place, errors, mends):
+        pass
     return mends
 
 
 def _add(found: Documents, place: tuple[int, int], content: Content, rules: Rules, long: int) -> None:
     (source, record), errors = place, decoding(content, rules)
     outline = _Scan(long, max(rules.giant, LEAST * long)).outline(content())
+    mends = [_checked(content, string, errors) for string in outline.strings]
     named, name = outline.named()
     good = json_text(named, rules)
     number = int(good.text.removeprefix(name)) if good.text.startswith(name) else -1
     if number < 0 and name in good.text:
         raise BadRecordError(TOO_LARGE)
-    mends = good.mends | _checked(content, outline, number, errors)
-    for what in sorted(mends if errors == "strict" else mends | {NOT_UTF8}):
+    mended_here = good.mends if number < 0 else mends[number]
+    for what in sorted(mended_here if errors == "strict" else mended_here | {NOT_UTF8}):
         found.mend(source, what)
     if number < 0:
         found.add(source, record, good.text)
