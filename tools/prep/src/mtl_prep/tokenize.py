@@ -159,7 +159,7 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     about = tuple(bins.about(plan.fingerprint, dtype, eod).items())
     reading = _reading(request, plan)
     engine = to_load(tokenizer, request.encoder, plan.corpus.sources)
-    return Job(request.out, reading, eod, dtype, engine, about, request.composition)
+    return Job(request.out, reading, eod, dtype, engine, about, request.composition, tokenizer)
 
 
 def _done(journal: Journal) -> tuple[int, int]:

@@ -8,6 +8,7 @@ order, into the shards of the bins.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mtl_common.bins import write_shard
 from mtl_common.tokenizers import Tokenizer, load
@@ -23,7 +24,7 @@ from mtl_prep.units import Reading, ReadTask, Unit, read
 
 @dataclass(frozen=True)
 class Job:
-    """What every piece of work needs to know."""
+    """What every piece of work needs to know; `opened` stays in this process, others open it anew."""
 
     out: Path
     reading: Reading
@@ -32,6 +33,10 @@ class Job:
     engine: str
     about: tuple[tuple[str, str], ...]
     composition: Composition = field(default_factory=Composition)
+    opened: Tokenizer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "opened": None}
 
     @property
     def journal(self) -> Journal:
@@ -91,7 +96,7 @@ class Worker:
         """Writes a unit's documents, then notes the unit."""
         job, found, records = self._job, unit.documents, unit.documents.by_source()
         if self._tokenizer is None:
-            self._tokenizer = load(job.out / "tokenizer", engine=job.engine, one_thread=True)
+            self._tokenizer = job.opened or load(job.out / "tokenizer", engine=job.engine, one_thread=True)
             self._composing = job.composition.composing(self._tokenizer, job.eod, job.dtype)
         path = self._pieces.path(unit.name)
         path.parent.mkdir(exist_ok=True)
