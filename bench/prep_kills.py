@@ -26,9 +26,9 @@ import zstandard
 
 RUN = """
 import json, pathlib, sys
-from mtl_prep.shares import Share
-from mtl_prep.array_job import finish_shares, tokenize_share
-from mtl_prep.tokenize import Request, tokenize
+from mtl_prep.running.shares import Share
+from mtl_prep.running.array_job import finish_shares, tokenize_share
+from mtl_prep.running.tokenize import Request, tokenize
 asked = json.loads(sys.argv[1])
 task, out, paths = asked.pop("task"), pathlib.Path(asked.pop("out")), map(pathlib.Path, asked.pop("paths"))
 request = Request([next(paths)], next(paths), out, **asked)

@@ -14,18 +14,18 @@ from typing import Any
 import zstandard
 
 from corpus import stdlib_texts
-from mtl_prep.array_job import tokenize_share
 from mtl_prep.journal import Journal
-from mtl_prep.shares import Share
-from mtl_prep.tokenize import Request
+from mtl_prep.running.array_job import tokenize_share
+from mtl_prep.running.shares import Share
+from mtl_prep.running.tokenize import Request
 from preparing import json_lines
 
 SIZES: dict[str, Any] = {"part_bytes": 40_000, "shard_tokens": 70_000, "piece_tokens": 30_000}
 RUN = """
 import json, sys, pathlib
-from mtl_prep.shares import Share
-from mtl_prep.array_job import finish_shares, tokenize_share
-from mtl_prep.tokenize import Request, tokenize
+from mtl_prep.running.shares import Share
+from mtl_prep.running.array_job import finish_shares, tokenize_share
+from mtl_prep.running.tokenize import Request, tokenize
 corpus, tokenizer, out = map(pathlib.Path, sys.argv[1:4])
 options = json.loads(sys.argv[4])
 share = options.pop("share", None)

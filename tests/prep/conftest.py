@@ -7,7 +7,7 @@ import pytest
 
 from corpus import train_bpe
 from mtl_common.bins import Bins
-from mtl_prep.tokenize import Request, tokenize
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import Make
 
 

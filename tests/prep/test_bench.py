@@ -10,9 +10,9 @@ import pytest
 from corpus import stdlib_texts
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import Flat, Tokenizer, load
-from mtl_prep import bench as module
-from mtl_prep.bench import LOOP, Request, bench
-from mtl_prep.bench_report import page
+from mtl_prep.encoding import bench as module
+from mtl_prep.encoding.bench import LOOP, Request, bench
+from mtl_prep.encoding.bench_report import page
 from preparing import Make, json_lines, prep
 
 TEXTS = [text[:20_000] for text in stdlib_texts(20)]

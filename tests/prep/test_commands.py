@@ -11,8 +11,8 @@ from corpus import END, stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
-from mtl_prep.tally import parse_max_bad
-from mtl_prep.vocabulary import Wish, parse_size, train
+from mtl_prep.running.tally import parse_max_bad
+from mtl_prep.vocabulary.train import Wish, parse_size, train
 from preparing import json_lines, prep, texts_of
 
 
@@ -84,8 +84,7 @@ ERRORS = [
     (
         f"tokenize lines.jsonl {TOK} {OUT} --text-key txt",
         1,
-        NO_DOCUMENTS
-        + "1 no text, 1 not JSON; in lines.jsonl the keys are text (did you mean \"text\"?): "
+        NO_DOCUMENTS + '1 no text, 1 not JSON; in lines.jsonl the keys are text (did you mean "text"?): '
         "name one with --text-key",
     ),
     (

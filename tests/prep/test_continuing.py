@@ -18,13 +18,14 @@ import zstandard
 from corpus import stdlib_texts, train_bpe
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.corpus import check_unchanged, find
+from mtl_prep.corpus.find import check_unchanged, find
 from mtl_prep.journal import Journal
-from mtl_prep.tokenize import Request, tokenize
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import Make, all_bytes, bad_of, json_lines
 
-RUN = "import sys, pathlib; from mtl_prep.tokenize import *; p = pathlib.Path; a = sys.argv; tokenize("
-RUN += "Request([p(a[1])], p(a[2]), p(a[3]), int(a[4]), max_bad='2', part_bytes=40_000, shard_tokens=70_000))"
+RUN = "import sys, pathlib; from mtl_prep.running.tokenize import *; p = pathlib.Path; a = sys.argv\n"
+RUN += "sizes = dict(part_bytes=40_000, shard_tokens=70_000)\n"
+RUN += "tokenize(Request([p(a[1])], p(a[2]), p(a[3]), int(a[4]), max_bad='2', **sizes))"
 
 
 @pytest.fixture(scope="module")

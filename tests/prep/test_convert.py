@@ -16,9 +16,9 @@ import zstandard
 from corpus import make_bins, stdlib_texts
 from mtl_common.bins import Bins, Writer, megatron
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.convert import export
-from mtl_prep.from_megatron import Request, from_megatron
-from mtl_prep.verify import verify
+from mtl_prep.finished.convert import export
+from mtl_prep.finished.from_megatron import Request, from_megatron
+from mtl_prep.finished.verify import verify
 from preparing import Make, all_bytes, json_lines, prep, texts_of
 
 TEXTS = [text[:6000] for text in stdlib_texts(12)]

@@ -18,7 +18,7 @@ import zstandard
 from corpus import stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.corpus import find
+from mtl_prep.corpus.find import find
 from mtl_prep.curate.manifest import Manifest, read_manifest
 from mtl_prep.curate.near import banding, joined
 from mtl_prep.curate.run import Request, curate

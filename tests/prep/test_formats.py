@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from corpus import EMOJI, END
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
-from mtl_prep.corpus import Source, find
-from mtl_prep.formats import Part, format_of
-from mtl_prep.units import Reading, parts_of
+from mtl_prep.corpus.find import Source, find
+from mtl_prep.corpus.formats import Part, format_of
+from mtl_prep.corpus.units import Reading, parts_of
 from preparing import Make, bad_of, json_lines, shard_bytes, texts_of
 
 TEXTS = ["one\n", f"two {EMOJI}", "  three\tthree"]

@@ -9,9 +9,9 @@ import pytest
 
 from corpus import EMOJI, END, stdlib_texts
 from mtl_common.tokenizers import Tokenizer, load
-from mtl_prep import giants
-from mtl_prep.giants import streamed
-from mtl_prep.records import BadRecordError
+from mtl_prep.corpus.records import BadRecordError
+from mtl_prep.encoding import giants
+from mtl_prep.encoding.giants import streamed
 from preparing import Make, bad_of, json_lines, texts_of
 
 SENTENCES = [
@@ -99,7 +99,7 @@ def test_long_documents_between_short_ones(
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines(texts))
     whole = make(path, name="whole")
-    monkeypatch.setattr("mtl_prep.encode.FEED", 5_000)
+    monkeypatch.setattr("mtl_prep.encoding.encode.FEED", 5_000)
     monkeypatch.setattr(giants, "streamed", lambda t, p: streamed(t, p, 5_000))
     cut = make(path, name="cut")
     assert texts_of(cut) == texts

@@ -16,11 +16,11 @@ from corpus import stdlib_texts
 from mtl_common.bins import Bins, Writer
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
-from mtl_prep.inspect import inspect, powers
-from mtl_prep.measure import Lengths, lengths
-from mtl_prep.picture import draw
-from mtl_prep.stats import as_dict, measured
-from mtl_prep.tokenize import Request, tokenize
+from mtl_prep.finished.inspect import inspect, powers
+from mtl_prep.finished.measure import Lengths, lengths
+from mtl_prep.finished.picture import draw
+from mtl_prep.finished.stats import as_dict, measured
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import json_lines, prep
 
 TEXTS = [text[: 300 + 40 * i] for i, text in enumerate(stdlib_texts(40))]

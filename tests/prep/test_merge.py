@@ -9,8 +9,8 @@ import pytest
 from corpus import make_bins, stdlib_texts, train_bpe
 from mtl_common.bins import Bins, Writer, read_manifest, write_manifest
 from mtl_common.errors import UsageError
-from mtl_prep.merge import merge
-from mtl_prep.verify import verify
+from mtl_prep.finished.merge import merge
+from mtl_prep.finished.verify import verify
 from preparing import Make, all_bytes, json_lines, prep, texts_of
 
 TEXTS = [text[:5000] for text in stdlib_texts(24)]

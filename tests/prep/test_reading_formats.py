@@ -16,10 +16,10 @@ import zstandard
 
 from corpus import EMOJI, stdlib_texts
 from mtl_common.errors import DataError
-from mtl_prep.corpus import find
-from mtl_prep.formats import Reading
-from mtl_prep.records import Documents
-from mtl_prep.units import documents
+from mtl_prep.corpus.find import find
+from mtl_prep.corpus.formats import Reading
+from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.units import documents
 from preparing import Make, bad_of, json_lines, texts_of
 
 QUOTES = 'she said "no", then\nleft;\ttabs | bars, commas'

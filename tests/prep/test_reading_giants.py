@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from corpus import EMOJI
 from mtl_common.bins import Bins
-from mtl_prep import content, cutting, unpack
-from mtl_prep.corpus import find
-from mtl_prep.formats import Reading
-from mtl_prep.keys import TextKey
-from mtl_prep.long_json import add_long_json
-from mtl_prep.parsing import Rules, add_json
-from mtl_prep.records import Documents
-from mtl_prep.units import documents
+from mtl_prep.corpus import content, cutting, unpack
+from mtl_prep.corpus.find import find
+from mtl_prep.corpus.formats import Reading
+from mtl_prep.corpus.keys import TextKey
+from mtl_prep.corpus.long_json import add_long_json
+from mtl_prep.corpus.parsing import Rules, add_json
+from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.units import documents
 from preparing import Make, json_lines, texts_of
 
 STRINGS = st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(
@@ -177,7 +177,7 @@ def test_tokens_do_not_depend_on_what_is_giant(
     texts = ["before", "The quick brown fox \u20ac\n" * 300, "after"]
     (tmp_path / "a.jsonl").write_bytes(json_lines(texts))
     whole = make(tmp_path / "a.jsonl", name="whole")
-    monkeypatch.setattr("mtl_prep.tokenize.Reading", partial(Reading, giant=1000))
+    monkeypatch.setattr("mtl_prep.running.tokenize.Reading", partial(Reading, giant=1000))
     pieces = make(tmp_path / "a.jsonl", name="pieces", part_bytes=500)
     assert texts_of(pieces) == texts
     assert stream(pieces) == stream(whole)

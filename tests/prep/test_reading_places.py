@@ -14,11 +14,11 @@ import pytest
 from corpus import stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
-from mtl_prep import places
-from mtl_prep.corpus import check_unchanged, find
-from mtl_prep.formats import Reading
-from mtl_prep.records import Documents
-from mtl_prep.units import documents
+from mtl_prep.corpus import places
+from mtl_prep.corpus.find import check_unchanged, find
+from mtl_prep.corpus.formats import Reading
+from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.units import documents
 from preparing import Make, json_lines, prep, texts_of
 
 

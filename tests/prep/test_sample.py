@@ -9,11 +9,11 @@ import pytest
 from corpus import make_bins, stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import UsageError
-from mtl_prep import sample as module
-from mtl_prep.draw import Draw
-from mtl_prep.sample import Size, documents, sample
-from mtl_prep.tokenize import Request, tokenize
-from mtl_prep.verify import verify
+from mtl_prep.finished import sample as module
+from mtl_prep.finished.draw import Draw
+from mtl_prep.finished.sample import Size, documents, sample
+from mtl_prep.finished.verify import verify
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import all_bytes, json_lines, prep
 
 TEXTS = [text[:1200] for text in stdlib_texts(50)]

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.array_job import finish_shares, tokenize_share
-from mtl_prep.corpus import find
+from mtl_prep.corpus.find import find
 from mtl_prep.journal import Journal
-from mtl_prep.plan import Plan, decide
-from mtl_prep.shares import Share, parse_share, ranges
-from mtl_prep.tokenize import tokenize
+from mtl_prep.running.array_job import finish_shares, tokenize_share
+from mtl_prep.running.plan import Plan, decide
+from mtl_prep.running.shares import Share, parse_share, ranges
+from mtl_prep.running.tokenize import tokenize
 from preparing import all_bytes, prep
 from scaling import SIZES, done, gone, in_process, kill, request, run_tasks, write_tree
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mtl_common.errors import UsageError
-from mtl_prep.tokenize import tokenize
+from mtl_prep.running.tokenize import tokenize
 from preparing import all_bytes
 from scaling import descendants, done, gone, in_process, request, wait_until, write_tree
 

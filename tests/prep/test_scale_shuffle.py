@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mtl_common.bins import Batch, Bins, Sentences
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.gather import gather
-from mtl_prep.shuffle import keys
-from mtl_prep.tokenize import tokenize
+from mtl_prep.running.gather import gather
+from mtl_prep.running.shuffle import keys
+from mtl_prep.running.tokenize import tokenize
 from preparing import all_bytes, bad_of
 from scaling import SIZES, in_process, request, write_tree
 
@@ -173,7 +173,7 @@ def documents_of(batch: Batch) -> list[tuple[Any, ...]]:
 def test_what_counts_and_sentences_go_with_their_documents(
     monkeypatch: pytest.MonkeyPatch, feed: int
 ) -> None:
-    monkeypatch.setattr("mtl_prep.gather.FEED", feed)
+    monkeypatch.setattr("mtl_prep.running.gather.FEED", feed)
     for seed in range(20):
         chance = np.random.default_rng(seed)
         batches = [some_batch(chance, source) for source in range(3)]

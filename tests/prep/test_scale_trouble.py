@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from mtl_common.errors import DataError, RankError
-from mtl_prep import pool
 from mtl_prep.journal import Journal
-from mtl_prep.tokenize import tokenize
-from mtl_prep.trouble import disk_told
+from mtl_prep.running import pool
+from mtl_prep.running.tokenize import tokenize
+from mtl_prep.running.trouble import disk_told
 from preparing import all_bytes
 from scaling import descendants, done, gone, request, wait_until, write_tree
 from working import Odd

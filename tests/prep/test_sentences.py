@@ -12,10 +12,10 @@ from corpus import EMOJI, stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
-from mtl_prep import sentences
-from mtl_prep.composers import Composition
-from mtl_prep.engine import Watch
-from mtl_prep.records import Documents, Giant
+from mtl_prep.corpus.records import Documents, Giant
+from mtl_prep.encoding import sentences
+from mtl_prep.encoding.composers import Composition
+from mtl_prep.encoding.engine import Watch
 from preparing import Make, json_lines, shard_bytes, texts_of
 
 ENGLISH = "Dr. Smith paid $3.50 in Washington, D.C. on Jan. 5th.  Really?\n\nYes!  It is so. "

@@ -16,7 +16,7 @@ from mtl_ckpt.importing import open_source
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import load
-from mtl_prep.verify import verify
+from mtl_prep.finished.verify import verify
 from preparing import Make, bad_of, json_lines, shard_bytes
 
 START, STOP = "<|im_start|>", "<|im_end|>"

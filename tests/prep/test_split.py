@@ -8,11 +8,11 @@ import pytest
 from corpus import stdlib_texts
 from mtl_common.bins import Bins, Writer
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.merge import merge
-from mtl_prep.split import Request, parse_parts, split
-from mtl_prep.tokenize import Request as Tokenize
-from mtl_prep.tokenize import tokenize
-from mtl_prep.verify import verify
+from mtl_prep.finished.merge import merge
+from mtl_prep.finished.split import Request, parse_parts, split
+from mtl_prep.finished.verify import verify
+from mtl_prep.running.tokenize import Request as Tokenize
+from mtl_prep.running.tokenize import tokenize
 from preparing import Make, all_bytes, json_lines, prep
 
 TEXTS = [text[:1500] for text in stdlib_texts(60)]

@@ -24,8 +24,8 @@ from mtl_common.bins import (
     write_manifest,
     write_shard,
 )
-from mtl_prep.tokenize import Request, tokenize
-from mtl_prep.verify import verify
+from mtl_prep.finished.verify import verify
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import json_lines, prep
 
 Edit = Callable[[Manifest], dict[str, Any]]
@@ -362,7 +362,7 @@ def test_what_is_no_bins(tmp_path: Path) -> None:
 def test_memory_does_not_follow_the_size_of_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of documents are told rightly when every piece cuts documents somewhere else."""
     from mtl_common.bins import ShardView
-    from mtl_prep import verify_shard as module
+    from mtl_prep.finished import verify_shard as module
 
     ids = np.array([1, 0, 2, 3, 0, 4, 4, 4, 4, 4, 0, 5, 0], np.uint16)
     offsets = np.array([0, 2, 5, 11, 13], np.int64)

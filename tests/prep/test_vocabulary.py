@@ -9,7 +9,7 @@ import pytest
 from corpus import EMOJI, END, stdlib_texts
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
-from mtl_prep.vocabulary import Wish, train
+from mtl_prep.vocabulary.train import Wish, train
 from preparing import json_lines, prep
 
 TEXTS = [text[:20_000] for text in stdlib_texts(6)]

@@ -38,7 +38,8 @@ def train_tokenizer(
     errors: Errors = "bad",
 ) -> None:
     """Trains a tokenizer on a sample of a corpus, and measures what it makes of each kind of text."""
-    from mtl_prep import report, vocabulary
+    from mtl_prep import report
+    from mtl_prep.vocabulary import train as vocabulary
 
     wish = vocabulary.Wish(
         corpus=corpus,
@@ -108,8 +109,9 @@ def tokenize_corpus(
     """Turns a corpus into token bins; the same command continues an interrupted run."""
     import time
 
-    from mtl_prep import array_job, pool, report, shares, tokenize
-    from mtl_prep.trouble import stoppable
+    from mtl_prep import report
+    from mtl_prep.running import array_job, pool, shares, tokenize
+    from mtl_prep.running.trouble import stoppable
 
     if curate is not None:
         if task is not None or shape != "text":
@@ -160,8 +162,9 @@ def finish_bins(
     """Makes token bins of what the tasks of an array job did; names those that are not done."""
     import time
 
-    from mtl_prep import array_job, pool, report
-    from mtl_prep.trouble import stoppable
+    from mtl_prep import report
+    from mtl_prep.running import array_job, pool
+    from mtl_prep.running.trouble import stoppable
 
     began = time.monotonic()
     with stoppable():

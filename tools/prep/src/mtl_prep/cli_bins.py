@@ -31,7 +31,7 @@ def inspect_bins(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Shows what token bins hold: sums, sources, lengths of documents, the beginning of some."""
-    from mtl_prep import bins_report, inspect, picture
+    from mtl_prep.finished import bins_report, inspect, picture
 
     found = inspect.inspect(path, samples, seed)
     if plot is not None:
@@ -42,7 +42,7 @@ def inspect_bins(
 @app.command("verify")
 def verify_bins(path: BinsPath) -> None:
     """Proves that bins are whole: reads all of them, checks every hash and every rule of the format."""
-    from mtl_prep import bins_report, verify
+    from mtl_prep.finished import bins_report, verify
 
     began = time.monotonic()
     print(bins_report.verified(path, verify.check(path), time.monotonic() - began))
@@ -71,7 +71,7 @@ def convert_bins(
 ) -> None:
     """Turns bins into Megatron's .bin and .idx, parquet or JSON lines, and Megatron's files into bins."""
     from mtl_common.errors import UsageError
-    from mtl_prep import bins_report, convert, from_megatron
+    from mtl_prep.finished import bins_report, convert, from_megatron
 
     if (to is None) == (tokenizer is None):
         raise UsageError("give --to for bins, or --tokenizer for Megatron's files")
@@ -94,7 +94,7 @@ def merge_bins(
     ] = None,
 ) -> None:
     """Makes one of several bins: the bytes that tokenizing their corpora together would have given."""
-    from mtl_prep import bins_report, merge
+    from mtl_prep.finished import bins_report, merge
 
     began = time.monotonic()
     print(bins_report.made(out, merge.merge(paths, out, shard_tokens), time.monotonic() - began))
@@ -115,7 +115,7 @@ def split_bins(
     ] = False,
 ) -> None:
     """Cuts bins into parts by documents, each part complete bins inside --out."""
-    from mtl_prep import bins_report, split
+    from mtl_prep.finished import bins_report, split
 
     began = time.monotonic()
     made = split.split(split.Request(path, out, parts, seed, contiguous))
@@ -139,7 +139,7 @@ def sample_bins(
     """Chooses documents at random: into new bins, or printed as text for people to read."""
     from mtl_common.bins import Bins
     from mtl_common.errors import UsageError
-    from mtl_prep import bins_report, sample
+    from mtl_prep.finished import bins_report, sample
 
     if (documents is not None and tokens is not None) or (json and out):
         raise UsageError("give --documents or --tokens, and --out or --json, not both")
@@ -161,7 +161,7 @@ def show_stats(
     ] = False,
 ) -> None:
     """Counts everything: lengths, sources, shards, frequent tokens, how much of the vocabulary is used."""
-    from mtl_prep import stats, stats_report
+    from mtl_prep.finished import stats, stats_report
 
     found = [stats.measured(path) for path in paths]
     print(stats.as_json(found) if json else stats_report.page(found))
@@ -176,8 +176,8 @@ def bench_engines(
     text_key: Annotated[str, typer.Option(help="The key of the text in JSON lines.")] = "text",
 ) -> None:
     """Measures every encoder on your own text, beside a loop like that of Megatron's preprocess_data.py."""
-    from mtl_prep import bench, bench_report
-    from mtl_prep.vocabulary import parse_size
+    from mtl_prep.encoding import bench, bench_report
+    from mtl_prep.vocabulary.train import parse_size
 
     request = bench.Request(corpus, tokenizer, parse_size(sample), rounds, text_key)
     print(bench_report.page(bench.bench(request)))

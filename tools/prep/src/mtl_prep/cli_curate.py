@@ -27,7 +27,7 @@ def curated(
     import time
 
     from mtl_prep.curate import report, run
-    from mtl_prep.pieces import WORK
+    from mtl_prep.running.pieces import WORK
 
     began, clean = time.monotonic(), out / CLEAN
     request = run.Request(recipe, corpus, clean, workers, text_key, max_bad, split=split, errors=errors)
@@ -55,7 +55,7 @@ def curate_corpus(
     import time
 
     from mtl_prep.curate import report, run
-    from mtl_prep.pool import cores
+    from mtl_prep.running.pool import cores
 
     began = time.monotonic()
     request = run.Request(

@@ -1,13 +1,13 @@
 """What the commands say when they are done: a few aligned lines that add up."""
 
 from mtl_common.log import duration, quantity
-from mtl_prep.compression import table
-from mtl_prep.corpus import told
-from mtl_prep.engine import COMPARED, LOST, UNKNOWN
+from mtl_prep.corpus.find import told
+from mtl_prep.encoding.engine import COMPARED, LOST, UNKNOWN
+from mtl_prep.running.tally import BAD
+from mtl_prep.running.tokenize import Outcome, Part, Request
 from mtl_prep.summary import lines, what
-from mtl_prep.tally import BAD
-from mtl_prep.tokenize import Outcome, Part, Request
-from mtl_prep.vocabulary import Trained
+from mtl_prep.vocabulary.compression import table
+from mtl_prep.vocabulary.train import Trained
 
 
 def _watched(outcome: Outcome) -> list[tuple[str, str]]:

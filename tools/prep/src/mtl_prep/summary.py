@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from mtl_common.bins import Manifest, Source
 from mtl_common.log import quantity
-from mtl_prep.corpus import told
+from mtl_prep.corpus.find import told
 
 
 def lines(rows: Iterable[tuple[str, str]]) -> str:

@@ -4,7 +4,6 @@ import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any

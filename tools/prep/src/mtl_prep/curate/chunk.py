@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mtl_prep.corpus.units import Unit
 from mtl_prep.curate.batch import Batch, Mask
 from mtl_prep.curate.signatures import COMPARED
 from mtl_prep.curate.step import GlobalStep, Judge, Step, Verdict
-from mtl_prep.units import Unit
 
 CHARACTERS = 1 << 18  # of a chunk at least; its views then fit the processor's caches
 CROWDED = 0.5  # share of wanted characters in a batch, below which they get one of their own

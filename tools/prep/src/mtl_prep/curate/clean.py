@@ -11,6 +11,8 @@ import numpy as np
 import orjson
 import zstandard
 
+from mtl_prep.corpus.keys import ABSENT, value_at
+from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
 from mtl_prep.curate.account import KEPT, REPEATED, Account
 from mtl_prep.curate.chunk import Chunk, chunks
 from mtl_prep.curate.decide import Decision, decision
@@ -21,8 +23,6 @@ from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.samples import SHOWN, Drawn, draw, share_of
 from mtl_prep.curate.step import GlobalStep, Judge, Step
 from mtl_prep.journal import Journal
-from mtl_prep.keys import ABSENT, value_at
-from mtl_prep.units import Reading, ReadTask, Unit, read
 
 ORIGIN = "curated_from"  # the key of the record that tells where it comes from
 QUICK = 1  # zstandard's level for what is read once more, and then removed

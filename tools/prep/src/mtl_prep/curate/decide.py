@@ -11,7 +11,7 @@ from mtl_prep.curate.examine import FATES
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.signatures import COMPARED, UnitSignatures, save
 from mtl_prep.curate.step import GlobalStep
-from mtl_prep.tally import Unit
+from mtl_prep.running.tally import Unit
 
 DECIDED, ORIGINALS = "decided.npy", "originals.npy"
 

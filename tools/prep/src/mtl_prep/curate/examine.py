@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
 from mtl_prep.curate.chunk import Chunk, chunks
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.signatures import path_of, save
 from mtl_prep.curate.step import GlobalStep, Judge, LocalStep
 from mtl_prep.journal import Journal
-from mtl_prep.records import Documents
-from mtl_prep.units import Reading, ReadTask, Unit, read
 
 FATES = "fates"
 PLACES = "places"

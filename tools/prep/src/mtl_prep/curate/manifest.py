@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mtl_common import bins
 from mtl_common.errors import DataError
-from mtl_prep.cleaned import FORMAT, MANIFEST
+from mtl_prep.corpus.cleaned import FORMAT, MANIFEST
 
 VERSION: Literal[1] = 1
 

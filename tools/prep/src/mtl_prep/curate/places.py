@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mtl_prep.corpus.units import Unit
 from mtl_prep.curate.examine import PLACES
 from mtl_prep.curate.samples import draw
 from mtl_prep.curate.signatures import path_of
-from mtl_prep.units import Unit
 
 
 class Places:

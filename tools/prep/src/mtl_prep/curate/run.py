@@ -17,9 +17,9 @@ import orjson
 from mtl_common import bins
 from mtl_common.errors import DataError
 from mtl_common.log import progress
-from mtl_prep import pool
-from mtl_prep.cleaned import MANIFEST
-from mtl_prep.corpus import Corpus, Split, check_unchanged
+from mtl_prep.corpus.cleaned import MANIFEST
+from mtl_prep.corpus.find import Corpus, Split, check_unchanged
+from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.curate.clean import Clean
 from mtl_prep.curate.decide import DECIDED, decide
 from mtl_prep.curate.examine import Examine, begun_steps
@@ -28,15 +28,15 @@ from mtl_prep.curate.manifest import Manifest, Shard, Sum, read_manifest, write_
 from mtl_prep.curate.recipe import Recipe, read_recipe
 from mtl_prep.curate.shards import Packing, cut, shard_name
 from mtl_prep.curate.totals import Totals
-from mtl_prep.cut import unit_tasks
 from mtl_prep.journal import Journal
-from mtl_prep.pieces import WORK
-from mtl_prep.plan import Plan, begun, compare, decided
-from mtl_prep.plan import decide as write_down
-from mtl_prep.shares import Share
-from mtl_prep.stdin import found
-from mtl_prep.tally import Tally, check, described, parse_max_bad, quarantined, tally
-from mtl_prep.units import Errors, Reading
+from mtl_prep.running import pool
+from mtl_prep.running.cut import unit_tasks
+from mtl_prep.running.pieces import WORK
+from mtl_prep.running.plan import Plan, begun, compare, decided
+from mtl_prep.running.plan import decide as write_down
+from mtl_prep.running.shares import Share
+from mtl_prep.running.stdin import found
+from mtl_prep.running.tally import Tally, check, described, parse_max_bad, quarantined, tally
 
 PART_BYTES = 1 << 24  # a unit
 SHARD_BYTES = 1 << 28

@@ -1,0 +1,1 @@
+"""From documents to flat ids: shapes of records, sentences, engines, long texts."""

@@ -1,0 +1,176 @@
+"""What a record is: a text, a dialogue, a pair of source and target, or a question with its answer.
+
+    text   {"text": "..."}                                            every token counts
+    chat   {"messages": [{"role": "user", "content": "..."}, ...]}    what the assistant says counts
+    pair   {"source": "...", "target": "..."}                         the target counts
+    qa     {"question": "...", "answer": "...", "context": "..."}     the answer counts
+
+A shape other than text stands where a text key does: what it finds in a record is JSON of the part that
+matters, and whoever encodes the documents makes pieces of it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from mtl_common.config import nearest
+from mtl_common.dialogue import Piece
+from mtl_common.errors import UsageError
+from mtl_prep.corpus.keys import ABSENT, value_at
+from mtl_prep.corpus.records import NOT_OBJECT, BadRecordError
+
+KEYS = {
+    "chat": ("messages",),
+    "pair": ("source", "target"),
+    "qa": ("question", "answer", "context"),
+}
+TEXT = "text"
+OPTIONAL = "context"
+OTHER_FORM = "conversations"  # the usual key of messages that say `from` and `value`
+ROLES = {"human": "user", "gpt": "assistant"} | {
+    role: role for role in ("system", "developer", "user", "assistant", "tool")
+}
+
+
+def _message(value: Any) -> dict[str, Any]:
+    """A message as `role` and `content`, whichever of the two forms it has; its other keys stay."""
+    if not isinstance(value, Mapping):
+        raise BadRecordError("message not an object")
+    role = ROLES.get(str(value.get("role", value.get("from"))))
+    content = value.get("content", value.get("value"))
+    if role is None:
+        raise BadRecordError("unknown role")
+    if not isinstance(content, str):
+        raise BadRecordError("content not a string")
+    if role == "assistant" and not content.strip():
+        raise BadRecordError("empty answer")
+    others = {key: other for key, other in value.items() if key not in ("from", "value")}
+    return {**others, "role": role, "content": content}
+
+
+def _messages(found: Any) -> list[dict[str, Any]]:
+    if found is ABSENT or found == []:
+        raise BadRecordError("no messages")
+    if not isinstance(found, list):
+        raise BadRecordError("messages not a list")
+    messages = list(map(_message, found))
+    if not any(message["role"] == "assistant" for message in messages):
+        raise BadRecordError("no answer")
+    return messages
+
+
+def _string(value: Any, name: str) -> str:
+    if name == OPTIONAL and value in (ABSENT, None, ""):
+        return ""
+    if value is ABSENT or value is None:
+        raise BadRecordError(f"no {name}")
+    if not isinstance(value, str):
+        raise BadRecordError(f"{name} not a string")
+    if not value.strip():
+        raise BadRecordError(f"empty {name}")
+    return value
+
+
+def _written(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # half a surrogate pair, which whoever reads the record mends in this text
+        return json.dumps(value, ensure_ascii=False)
+
+
+def pair_pieces(source: str, target: str, separator: str) -> tuple[Piece, ...]:
+    """The source with the separator, encoded together, then the target, encoded by itself."""
+    return Piece(source + separator), Piece(target, counts=True)
+
+
+def question_pieces(question: str, answer: str, context: str) -> tuple[Piece, ...]:
+    r"""One text; the answer counts with the space before it.
+
+    >>> question_pieces("Why?", "Because.", "")[0].text
+    'Question: Why?\nAnswer: Because.'
+    """
+    given = f"{context}\n\n" if context else ""
+    asked = f"{given}Question: {question}\nAnswer:"
+    text = f"{asked} {answer}"
+    return (Piece(text, counted=((len(asked), len(text)),)),)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One of the shapes but text, the keys of its parts, and what stands between source and target."""
+
+    name: str
+    keys: tuple[str, ...]
+    separator: str = "\n"
+
+    @property
+    def plain(self) -> None:
+        """There is more to it than one key."""
+
+    @property
+    def absences(self) -> frozenset[str]:
+        """The reasons that say that there is nothing under a key."""
+        return frozenset(f"no {name}" for name in KEYS[self.name])
+
+    def of(self, record: Any) -> str:
+        """What matters of a record, as JSON; raises BadRecordError, whose message is the reason, for none."""
+        if not isinstance(record, Mapping):
+            raise BadRecordError(NOT_OBJECT)
+        found = [value_at(record, key) for key in self.keys]
+        if self.name != "chat":
+            names = KEYS[self.name]
+            return _written([_string(v, n) for v, n in zip(found, names, strict=True)])
+        if found == [ABSENT] and self.keys == KEYS["chat"]:
+            found = [record.get(OTHER_FORM, ABSENT)]
+        return _written(_messages(found[0]))
+
+    def pieces(self, text: str) -> tuple[Piece, ...]:
+        """The pieces of a pair or question that `of` found."""
+        parts: list[str] = orjson.loads(text)
+        if self.name == "qa":
+            question, answer, context = parts
+            return question_pieces(question, answer, context)
+        source, target = parts
+        return pair_pieces(source, target, self.separator)
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        """The columns of a table that hold the parts: their keys, or else the start of their paths."""
+        keys = (*self.keys, OTHER_FORM) if self.keys == KEYS["chat"] else self.keys
+        wanted = [key if key in names else key.partition(".")[0] for key in keys]
+        return [name for name in dict.fromkeys(wanted) if name in names]
+
+    def __str__(self) -> str:
+        return ",".join(self.keys)
+
+    def instead(self, names: Iterable[str]) -> str:
+        """What there is instead of the keys, for a person."""
+        names = list(names)
+        missing = next((key for key in self.keys if key not in names), self.keys[0])
+        return f"the keys are {', '.join(names)}{nearest(missing, names)}: name them with --keys"
+
+
+def parse_shape(name: str, keys: str | None, separator: str) -> Shape | None:
+    """The shape that options ask for, None for text; `keys` are joined by commas, None for the usual ones.
+
+    Raises UsageError for an unknown name, or another number of keys.
+    """
+    names = (TEXT, *KEYS)
+    if name not in names:
+        raise UsageError(f"--shape {name} is none of {', '.join(names)}{nearest(name, names)}")
+    if name == TEXT:
+        if keys is not None:
+            raise UsageError(
+                "--keys is for --shape chat, pair and qa; name the key of a text with --text-key"
+            )
+        return None
+    usual = KEYS[name]
+    if keys is None:
+        return Shape(name, usual, separator)
+    given = tuple(key.strip() for key in keys.split(","))
+    needed = len(usual) - (OPTIONAL in usual)
+    if not needed <= len(given) <= len(usual) or not all(given):
+        raise UsageError(f"--keys {keys} does not name the {', '.join(usual)} of a {name} record")
+    return Shape(name, given + usual[len(given) :], separator)

@@ -1,0 +1,122 @@
+"""What the commands on finished bins say when they are done."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+
+from mtl_common.bins import Manifest, Source
+from mtl_common.log import duration, quantity
+from mtl_common.tables import table
+from mtl_prep.finished.convert import Exported
+from mtl_prep.finished.from_megatron import Imported
+from mtl_prep.finished.inspect import Inspection, powers
+from mtl_prep.finished.measure import Lengths
+from mtl_prep.finished.sample import Document
+from mtl_prep.finished.stats_report import by_source, spread
+from mtl_prep.summary import counted, lines, what
+
+BAR = 40
+SHOWN = 8  # sources or files listed one by one
+
+
+def verified(path: Path, manifest: Manifest, seconds: float) -> str:
+    """The summary of `verify`."""
+    size = sum(shard.size for shard in manifest.shards)
+    checked = "sizes, hashes, offsets, ids, ends of documents, sources and tokenizer"
+    read = f"{quantity(size, 'bytes')} in {duration(seconds)}"
+    return lines([*what(manifest), ("read", read), ("whole", f"{path}: {checked}")])
+
+
+def made(out: Path, manifest: Manifest, seconds: float) -> str:
+    """The summary of bins made of bins."""
+    sources = f"{len(manifest.sources):,}"
+    return lines([*what(manifest), ("sources", sources), ("written", f"{out} in {duration(seconds)}")])
+
+
+def split(out: Path, parts: Mapping[str, Manifest], seconds: float) -> str:
+    """The summary of `split`: the parts, and their sum."""
+    rows = [(name, f"{m.documents:,}", f"{m.tokens:,}", f"{len(m.shards):,}") for name, m in parts.items()]
+    total = (f"{sum(getattr(m, what) for m in parts.values()):,}" for what in ("documents", "tokens"))
+    shards = sum(len(m.shards) for m in parts.values())
+    head = ("part", "documents", "tokens", "shards")
+    written = f"written  {out} in {duration(seconds)}"
+    return "\n".join([table([head, *rows, ("all", *total, f"{shards:,}")]), written])
+
+
+def document(found: Document) -> str:
+    """A document as people read it."""
+    head = f"document {found.number:,}: record {found.record:,} of {found.source}, {found.tokens:,} tokens"
+    return "\n".join([head, *(f"  | {line}" for line in found.text.splitlines())])
+
+
+def document_line(found: Document) -> str:
+    """A document as a line of JSON."""
+    return orjson.dumps(found).decode()
+
+
+def _files(paths: Iterable[Path]) -> list[tuple[str, str]]:
+    """A line for each of a few files, one for many."""
+    sizes = {path: path.stat().st_size for path in paths}
+    if len(sizes) > SHOWN:
+        return [("written", f"{len(sizes):,} files, {quantity(sum(sizes.values()), 'bytes')}")]
+    return [("written", f"{path}, {quantity(size, 'bytes')}") for path, size in sizes.items()]
+
+
+def exported(result: Exported, seconds: float) -> str:
+    """The summary of `convert` out of bins."""
+    tokens = f"{result.bins.tokens:,} in {len(result.bins):,} documents, {duration(seconds)}"
+    return lines([("tokens", tokens), *_files(result.files), ("left out", result.left_out)])
+
+
+def imported(result: Imported, seconds: float) -> str:
+    """The summary of `convert` into bins."""
+    ended = f"{result.ended:,} documents that had no end"
+    several = f"{result.several:,} documents of several, kept as beginnings of sentences"
+    return lines(
+        [
+            *what(result.manifest),
+            ("ended", ended if result.ended else ""),
+            ("sequences", several if result.several else ""),
+            ("left out", "the modes of the sequences" if result.has_modes else ""),
+            ("done in", duration(seconds)),
+        ]
+    )
+
+
+def _histogram(found: Lengths) -> str:
+    """A line for each doubling of length, with a bar."""
+    counts = powers(found)
+    most = max(counts.values())
+    rows = [(f"{p:,} to {2 * p - 1:,}", f"{n:,}", "#" * -(-BAR * n // most)) for p, n in counts.items()]
+    return table([("tokens", "documents", ""), *rows])
+
+
+def _bad(sources: Sequence[Source]) -> str:
+    """A line for every reason why records were bad, with an example."""
+    rows = [
+        (reason, f"{count:,}", next(source.path for source in sources if reason in source.bad))
+        for reason, count in counted(source.bad for source in sources).most_common()
+    ]
+    return table([("bad because", "records", "such as in"), *rows]) if rows else ""
+
+
+def inspected(found: Inspection, plot: Path | None) -> str:
+    """The page that `inspect` shows."""
+    manifest = found.bins.manifest
+    options = ", ".join(f"{name} {value}" for name, value in manifest.options.items())
+    facts = [
+        *what(manifest),
+        ("fingerprint", manifest.tokenizer.fingerprint),
+        ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}"),
+        ("picture", str(plot) if plot else ""),
+    ]
+    parts = [
+        lines(facts),
+        by_source(found.bins, found.source_tokens),
+        _bad(manifest.sources),
+        f"tokens that a document of each share has at most\n{spread(found.lengths)}",
+        _histogram(found.lengths),
+        *map(document, found.samples),
+    ]
+    return "\n\n".join(part for part in parts if part)

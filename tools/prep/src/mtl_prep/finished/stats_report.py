@@ -1,0 +1,111 @@
+"""The page that `stats` shows."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from mtl_common.bins import Bins
+from mtl_common.log import quantity
+from mtl_common.tables import table
+from mtl_prep.finished.measure import Counts, Lengths
+from mtl_prep.finished.stats import Stats, label_tokens
+from mtl_prep.summary import lines
+
+SHOWN = 20  # sources or shards in a table
+SPREAD = {"1%": 0.01, "10%": 0.1, "25%": 0.25, "median": 0.5, "75%": 0.75, "90%": 0.9, "99%": 0.99}
+
+Row = tuple[str, ...]
+
+
+def spread(lengths: Lengths) -> str:
+    """How long documents are: the shortest, what shares of them do not exceed, the longest."""
+    found = {name: lengths.at(share) for name, share in SPREAD.items()}
+    found = {"shortest": int(lengths.tokens[0]), **found, "longest": int(lengths.tokens[-1])}
+    return table([tuple(found), tuple(f"{length:,}" for length in found.values())])
+
+
+def shares(head: Row, rows: Sequence[tuple[str, int, int]], total: int) -> str:
+    """A table of names, documents and tokens; what is too many is one line, so that it adds up."""
+    shown, rest = list(rows[:SHOWN]), rows[SHOWN:]
+    if rest:
+        shown.append((f"{len(rest):,} others", sum(row[1] for row in rest), sum(row[2] for row in rest)))
+    cells = (
+        (name, f"{documents:,}", f"{tokens:,}", f"{tokens / total:.1%}") for name, documents, tokens in shown
+    )
+    return table([head, *cells])
+
+
+def by_source(bins: Bins, source_tokens: Counts) -> str:
+    """Documents and tokens of each source, the largest first."""
+    tokens = source_tokens.tolist()
+    rows = [(s.path, s.documents, t) for s, t in zip(bins.manifest.sources, tokens, strict=True)]
+    rows.sort(key=lambda row: -row[2])
+    return shares(("source", "documents", "tokens", "share"), rows, bins.tokens)
+
+
+def by_shard(bins: Bins) -> str:
+    """Documents and tokens of each shard."""
+    rows = [(shard.file, shard.documents, shard.tokens) for shard in bins.manifest.shards]
+    return shares(("shard", "documents", "tokens", "share"), rows, bins.tokens)
+
+
+def _frequent(stats: Stats) -> str:
+    rows = [
+        (
+            str(t.id),
+            json.dumps(t.text, ensure_ascii=False),
+            f"{t.count:,}",
+            f"{t.count / stats.bins.tokens:.1%}",
+        )
+        for t in stats.frequent
+    ]
+    return table([("id", "token", "count", "share"), *rows])
+
+
+def labels(bins: Bins) -> str:
+    """How many tokens count as labels, in words; nothing where all do."""
+    count = label_tokens(bins)
+    return "" if count is None else f"{count:,} tokens, {count / bins.tokens:.1%}"
+
+
+def _facts(stats: Stats) -> str:
+    manifest, tokens = stats.bins.manifest, stats.bins.tokens
+    entries = manifest.tokenizer.vocab_size
+    size = sum(shard.size for shard in manifest.shards)
+    text_tokens = max(tokens - manifest.documents, 1)
+    return lines(
+        [
+            ("documents", f"{manifest.documents:,} of {len(manifest.sources):,} sources"),
+            ("tokens", f"{tokens:,}, {stats.lengths.mean:,.1f} for each end of a document"),
+            ("files", f"{quantity(size, 'bytes')} in {len(manifest.shards):,} shards, {manifest.dtype}"),
+            (
+                "text",
+                f"{quantity(stats.text_bytes, 'bytes')}, {stats.text_bytes / text_tokens:.2f} bytes a token",
+            ),
+            ("labels", labels(stats.bins)),
+            (
+                "vocabulary",
+                f"{entries:,} entries, {stats.used:,} used, {1 - stats.used / entries:.1%} never",
+            ),
+        ]
+    )
+
+
+def _overview(found: Sequence[Stats]) -> str:
+    rows = [(str(s.path), len(s.bins), s.bins.tokens) for s in found]
+    return shares(("bins", "documents", "tokens", "share"), rows, sum(row[2] for row in rows))
+
+
+def _page(stats: Stats) -> Iterator[str]:
+    yield _facts(stats)
+    yield f"tokens that a document of each share has at most\n{spread(stats.lengths)}"
+    yield by_source(stats.bins, stats.source_tokens)
+    yield by_shard(stats.bins)
+    yield f"the most frequent tokens\n{_frequent(stats)}"
+
+
+def page(found: Sequence[Stats]) -> str:
+    """The tables of all bins, one after the other, an overview first when there are several."""
+    if len(found) == 1:
+        return "\n\n".join(_page(found[0]))
+    parts = ("\n\n".join([f"== {stats.path}", *_page(stats)]) for stats in found)
+    return "\n\n".join([_overview(found), *parts])

@@ -1,0 +1,52 @@
+"""Where pieces of work are done: in processes of this machine, or on Ray."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from mtl_common.config import nearest
+from mtl_common.errors import UsageError
+from mtl_prep.running import pool
+from mtl_prep.running.work import Job, Step, Task
+
+ENGINES = ("local", "ray")
+
+
+class Runner(Protocol):
+    """Does pieces of work with so many `workers` at a time."""
+
+    @property
+    def workers(self) -> int:
+        """How many pieces of work go on at once."""
+
+    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+        """Does all tasks; yields what each finished step stands for."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """Processes of this machine."""
+
+    workers: int
+
+    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+        """See `pool.run`."""
+        return pool.run(job, tasks, self.workers)
+
+
+@contextmanager
+def runner(engine: str, workers: int, address: str | None) -> Iterator[Runner]:
+    """The runner of that name; raises UsageError for an unknown one, or when Ray is not there.
+
+    No `workers` are as many as Ray has cores. `address` is that of a Ray cluster; without it Ray starts here.
+    """
+    if engine == "local":
+        yield Local(workers)
+    elif engine == "ray":
+        from mtl_prep.running.on_ray import connected
+
+        with connected(workers, address) as found:
+            yield found
+    else:
+        raise UsageError(f"no --engine is called {engine}{nearest(engine, ENGINES)}; there are local and ray")

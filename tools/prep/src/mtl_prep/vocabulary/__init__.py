@@ -1,0 +1,1 @@
+"""Tokenizers learned from a corpus."""
