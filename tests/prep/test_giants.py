@@ -2,16 +2,20 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from corpus import EMOJI, END, stdlib_texts
+from mtl_common.bins import Bins
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.corpus.records import BadRecordError
+from mtl_prep.corpus.units import Reading
 from mtl_prep.encoding import giants
 from mtl_prep.encoding.giants import streamed
+from mtl_prep.running.tokenize import Request, tokenize
 from preparing import Make, bad_of, json_lines, texts_of
 
 SENTENCES = [
@@ -109,6 +113,18 @@ def test_long_documents_between_short_ones(
     bins = make(path, name="refused")
     assert texts_of(bins) == ["first", "last"]
     assert bad_of(bins) == {giants.UNCUTTABLE: 1}
+
+
+def test_every_character_is_counted_however_it_is_read(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["first", mixed(1, 900), "second", mixed(2, 1_500), "last"]
+    (tmp_path / "a.jsonl").write_bytes(json_lines(texts))
+    monkeypatch.setattr("mtl_prep.encoding.encode.FEED", 20_000)
+    monkeypatch.setattr("mtl_prep.running.tokenize.Reading", partial(Reading, giant=50_000))
+    request = Request([tmp_path / "a.jsonl"], tokenizer, tmp_path / "bins", 1)
+    assert tokenize(request).characters == sum(map(len, texts))
+    assert texts_of(Bins(tmp_path / "bins")) == texts
 
 
 def test_a_million_repeats_and_ten_million_letters(make: Make, tmp_path: Path) -> None:

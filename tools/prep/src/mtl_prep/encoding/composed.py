@@ -70,6 +70,7 @@ def _encode(watch: Watch, run: _Run) -> _Ids:
     special = np.array([-1 if piece.special is None else piece.special for piece in run.pieces], np.int64)
     plain, named = np.flatnonzero(special < 0), np.flatnonzero(special >= 0)
     texts = [run.pieces[i].text for i in plain]
+    watch.characters += sum(map(len, texts))
     (ids, offsets), failed = encoded(watch.tokenizer, texts)
     if not failed:
         watch.look(texts, [run.places[i] for i in plain], (ids, offsets))
@@ -123,19 +124,16 @@ def _refuse(found: Documents, row: int, reason: str) -> None:
 
 
 class Composing:
-    """Makes batches of composed documents for one tokenizer; `characters` are those of the last documents."""
+    """Makes batches of composed documents for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, composer: Composer, eod: int, dtype: str) -> None:
         self._composer, self._eod, self._dtype = composer, eod, dtype
         self._counted = None if composer.sentences else Counted(tokenizer)
-        self.characters = 0
 
     def batches(self, watch: Watch, found: Documents, directory: Path) -> Iterator[Batch]:
         """The documents as ids, a long one kept in `directory` for now; what has no ids is refused."""
-        self.characters = 0
         for rows in feeds(found):
             run = self._run(found, rows)
-            self.characters += sum(len(piece.text) for piece in run.pieces)
             yield self._batch(found, run, _encode(watch, run))
         if found.giant is not None:
             yield from self._long(watch, found, found.giant, directory)

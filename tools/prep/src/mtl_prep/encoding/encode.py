@@ -59,6 +59,7 @@ def feeds(found: Documents) -> Iterator[slice]:
 def _together(watch: Watch, found: Documents, run: slice, eod: int, dtype: str) -> Batch:
     """Some documents as one batch."""
     places = found.places[run]
+    watch.characters += sum(map(len, found.texts[run]))
     (ids, offsets), failed = encoded(watch.tokenizer, found.texts[run])
     if not failed:
         watch.look(found.texts[run], places, (ids, offsets))

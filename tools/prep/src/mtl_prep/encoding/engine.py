@@ -39,11 +39,11 @@ class InexactError(DataError):
 class Watch:
     """Compares a tokenizer's engine with its reference, and counts what a vocabulary cannot say.
 
-    `counts` are of pieces of text compared, of bytes lost and of unknown tokens.
+    `counts` are of pieces of text compared, bytes lost and unknown tokens; `characters` of all texts.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.counts = tokenizer, Counter[str]()
+        self.tokenizer, self.counts, self.characters = tokenizer, Counter[str](), 0
 
     def look(self, texts: Sequence[str], places: Sequence[tuple[int, int]], flat: Flat | None = None) -> None:
         """Compares pieces of some texts, chosen by their places; a short one whole, with the ids given to it.
@@ -65,6 +65,7 @@ class Watch:
     def looking(self, pieces: Iterable[str], place: tuple[int, int]) -> Iterator[str]:
         """The pieces of one document, some text of each compared on the way."""
         for piece in pieces:
+            self.characters += len(piece)
             if piece:
                 self.look([piece], [place])
             yield piece

@@ -110,7 +110,7 @@ class Worker:
             "records": list(records.items()),
             "documents": shard.documents,
             "lines": found.lines,
-            "characters": composing.characters if composing else sum(map(len, found.texts)),
+            "characters": watch.characters,
             "watched": watch.counts,
             "engine": self._tokenizer.choices[0],
             "size": unit.size,
