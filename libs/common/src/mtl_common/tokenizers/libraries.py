@@ -68,11 +68,13 @@ class Renewed:
         self, build: Callable[[], Any], memory: int = KEPT_MEMORY, characters: int = KEPT_CHARACTERS
     ) -> None:
         self._build, self._memory, self._characters = build, memory, characters
+        self._library: Any = None
         self._start()
 
     def _start(self) -> None:
-        self._library = None
-        gc.collect()  # the old one goes before the new one comes
+        if self._library is not None:
+            self._library = None
+            gc.collect()  # the old one goes before the new one comes
         self._library = self._build()
         self._before, self._encoded = _resident(), 0
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from mtl_common import bins
 from mtl_common.log import progress
-from mtl_common.tokenizers import AUTO, QUICK, Tokenizer, check_engine, load
+from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.corpus.find import Corpus, Split
 from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.encoding.composers import Composition, parse_composition
@@ -140,16 +140,12 @@ def _reading(request: Request, plan: Plan) -> Reading:
 def _start(plan: Plan, request: Request, tokenizer: Tokenizer, journal: Journal) -> Tokenizer:
     """Begins a run, or finds what an earlier one decided: the tokenizer with the engine to encode."""
     before, found = decided(request.out, plan), tokenizer
-    is_new = before is None
     if before is None:
-        fastest = fitting(request.encoder, plan.corpus.sources)
-        if fastest != QUICK:
-            found = load(request.tokenizer, engine=fastest, one_thread=True)
-        found = trusted(journal, request.tokenizer, found, sample(_reading(request, plan)))
+        found = trusted(journal, request.tokenizer, tokenizer, sample(_reading(request, plan)))
         _keep(tokenizer, request.out)
         before = decide(request.out, plan, {"engine": found.choices[0], "request": request.written()})
     engine = before["engine"] if request.encoder == AUTO else request.encoder
-    if not is_new or found.choices[0] != engine:
+    if found.choices[0] != engine:
         found = load(request.tokenizer, engine=engine, one_thread=True)
     return trusted(journal, request.tokenizer, found, [])
 
@@ -178,14 +174,15 @@ class Tokenizing:
         parse_max_bad(request.max_bad)
         check_engine(request.encoder)
         self.request, self.runner = request, runner
-        self.tokenizer = load(request.tokenizer, one_thread=True)
+        corpus = found(request.corpus, request.split, request.out)
+        engine = fitting(request.encoder, corpus.sources)
+        self.tokenizer = load(request.tokenizer, engine=engine, one_thread=True)
         eod = end_of_document(self.tokenizer, request.eod)
         options = {"text_key": request.text_key, "eod": eod, "shard_tokens": request.shard_tokens}
         options |= request.unusual
         if request.shuffle_documents is not None:
             options["shuffle_documents"] = request.shuffle_documents
         options |= request.composition.options()
-        corpus = found(request.corpus, request.split, request.out)
         request.composition.check(corpus.sources, self.tokenizer)
         self.plan = Plan(corpus, self.tokenizer.fingerprint, options, request.part_bytes)
         self._eod = eod
