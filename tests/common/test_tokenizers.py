@@ -3,6 +3,8 @@
 import base64
 import codecs
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -400,6 +402,30 @@ def test_one_thread_leaves_the_process_its_cores(directory: Path) -> None:
     tokenizer = load(directory / "bpe", one_thread=True)
     assert os.sched_getaffinity(0) == allowed
     assert tokenizer.encode(TEXTS[0]) == load(directory / "bpe").encode(TEXTS[0])
+
+
+FORKED = """
+import multiprocessing, os, sys
+from mtl_common.tokenizers import load
+tokenizer = load(sys.argv[1], engine=sys.argv[2])
+texts = [line * 50 for line in open(sys.argv[3])]
+ids = tokenizer.encode_batch(texts)[0].tolist()
+def again():
+    assert tokenizer.engine == sys.argv[2]
+    os._exit(7 if tokenizer.encode_batch(texts)[0].tolist() == ids else 1)
+child = multiprocessing.get_context("fork").Process(target=again)
+child.start()
+child.join(60)
+child.kill()
+os._exit(0 if child.exitcode == 7 else 1)
+"""
+
+
+@pytest.mark.parametrize("engine", ["gigatoken", "fastokens"])
+def test_a_process_forked_off_after_encoding_encodes_too(directory: Path, engine: str) -> None:
+    # gigatoken hangs there once it has threads of its own
+    command = [sys.executable, "-c", FORKED, directory / "bpe" / "tokenizer.json", engine, __file__]
+    assert subprocess.run(command, timeout=120).returncode == 0
 
 
 def test_a_lone_surrogate_is_one_sentence(tokenizer: Tokenizer) -> None:
