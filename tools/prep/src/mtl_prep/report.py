@@ -1,7 +1,7 @@
 """What the commands say when they are done: a few aligned lines that add up."""
 
 from mtl_common.log import duration, quantity
-from mtl_prep.corpus.find import told
+from mtl_prep.corpus.counts import told
 from mtl_prep.encoding.engine import COMPARED, LOST, UNKNOWN
 from mtl_prep.running.tally import BAD
 from mtl_prep.running.tokenize import Outcome, Part, Request

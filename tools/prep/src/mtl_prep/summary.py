@@ -1,11 +1,10 @@
 """Words that several summaries share: aligned lines, and what a manifest says."""
 
-from collections import Counter
 from collections.abc import Iterable
 
 from mtl_common.bins import Manifest, Source
 from mtl_common.log import quantity
-from mtl_prep.corpus.find import told
+from mtl_prep.corpus.counts import counted, told
 
 
 def lines(rows: Iterable[tuple[str, str]]) -> str:
@@ -13,11 +12,6 @@ def lines(rows: Iterable[tuple[str, str]]) -> str:
     rows = [(name, text) for name, text in rows if text]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
-
-
-def counted(counts: Iterable[dict[str, int]]) -> Counter[str]:
-    """The sum of several counts."""
-    return sum(map(Counter, counts), Counter[str]())
 
 
 def sums(sources: Iterable[Source]) -> str:

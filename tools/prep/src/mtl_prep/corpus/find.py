@@ -19,6 +19,7 @@ import orjson
 from mtl_common.errors import DataError
 from mtl_prep.corpus import places
 from mtl_prep.corpus.cleaned import clean_shards
+from mtl_prep.corpus.counts import told
 from mtl_prep.corpus.ignored import Ignored
 from mtl_prep.corpus.languages import LANGUAGES
 from mtl_prep.corpus.unpack import Encoding, Packing, Stream, encoding_of, in_utf8, packing_of, unpacked
@@ -28,7 +29,6 @@ Split = Literal["file", "paragraph", "line"]
 
 STDIN = "-"
 LONG_LINE = 1 << 24
-TOLD = 6  # kinds that a message counts one by one
 PACKED_RATIO = 4  # text is about four times its packed size
 
 LINES = frozenset({".jsonl", ".ndjson"})
@@ -303,14 +303,3 @@ def check_unchanged(sources: Sequence[Source]) -> None:
             raise DataError(
                 f"{source.name} changed while it was read; remove what was made of it and run again"
             )
-
-
-def told(counts: Mapping[str, int]) -> str:
-    """Counts in words, the largest first.
-
-    >>> told({"empty": 2, "not JSON": 31})
-    '31 not JSON, 2 empty'
-    """
-    largest = sorted(counts.items(), key=lambda item: -item[1])
-    rest = sum(count for _, count in largest[TOLD:])
-    return ", ".join(f"{n:,} {what}" for what, n in [*largest[:TOLD], ("others", rest)] if n)

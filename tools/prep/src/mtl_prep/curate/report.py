@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from mtl_common.log import duration, quantity
-from mtl_prep.corpus.find import told
+from mtl_prep.corpus.counts import counted, told
 from mtl_prep.curate.manifest import Manifest, StepSums
 from mtl_prep.curate.run import REMOVED, Outcome, Request
-from mtl_prep.running.tally import counted
 
 NUMBERS = 12  # columns of a number
 

@@ -1,5 +1,6 @@
 """What all steps have in common: their settings, which documents they look at, and what they say."""
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -96,9 +97,9 @@ class Step(Settings):
 class LocalStep(Step):
     """A step that looks at one document at a time."""
 
+    @abstractmethod
     def begin(self, base: Path) -> Judge:
         """The step at work; raises DataError for files it cannot use, UsageError for a missing library."""
-        raise NotImplementedError
 
 
 class Signatures(Protocol):
@@ -116,10 +117,10 @@ class GlobalStep(Step):
 
     reason: ClassVar[str]
 
+    @abstractmethod
     def sign(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Arrays of shape (rows, documents) by name, one column for each document."""
-        raise NotImplementedError
 
+    @abstractmethod
     def originals(self, signatures: Signatures, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) ascending documents -> (n,) the earlier document that each repeats, or itself if it stays."""
-        raise NotImplementedError

@@ -8,13 +8,14 @@ import orjson
 from mtl_common.bins import Manifest, Source
 from mtl_common.log import duration, quantity
 from mtl_common.tables import table
+from mtl_prep.corpus.counts import counted
 from mtl_prep.finished.convert import Exported
 from mtl_prep.finished.from_megatron import Imported
 from mtl_prep.finished.inspect import Inspection, powers
 from mtl_prep.finished.measure import Lengths
 from mtl_prep.finished.sample import Document
 from mtl_prep.finished.stats_report import by_source, spread
-from mtl_prep.summary import counted, lines, what
+from mtl_prep.summary import lines, what
 
 BAR = 40
 SHOWN = 8  # sources or files listed one by one

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
-from mtl_prep.corpus.find import first_line, told
+from mtl_prep.corpus.counts import told
+from mtl_prep.corpus.find import first_line
 from mtl_prep.corpus.parsing import keys_of
 from mtl_prep.corpus.units import Reading, documents
 

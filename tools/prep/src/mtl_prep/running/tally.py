@@ -8,7 +8,8 @@ from typing import Any
 
 from mtl_common import bins
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.corpus.find import Source, told
+from mtl_prep.corpus.counts import counted, told
+from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.records import PASSED, Bad
 from mtl_prep.corpus.units import hash_number, unit_number
 from mtl_prep.journal import Journal
@@ -99,11 +100,6 @@ def described(sources: Sequence[Source], sums: Tally) -> Iterator[bins.Source]:
             bad=dict(sorted(reasons.items())),
             repaired=dict(sorted(sums.repaired.get(i, {}).items())),
         )
-
-
-def counted(counts: Iterable[dict[str, int]]) -> Counter[str]:
-    """The sum of several counts."""
-    return sum(map(Counter, counts), Counter[str]())
 
 
 def parse_max_bad(text: str) -> tuple[float, bool]:
