@@ -45,6 +45,17 @@ def test_from_source_code_to_bins(tmp_path: Path) -> None:
     assert " tokens\n  | " in done.stdout
 
 
+def test_the_next_command_reads_the_corpus_the_same_way(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines([{"data": {"body": text}} for text in stdlib_texts(6)]))
+    learn = ("train-tokenizer", "a.jsonl", "--text-key", "data.body", "--vocab-size", 600, "--out", "tok")
+    told = prep(*learn, cwd=tmp_path).stdout.splitlines()[-1]
+    assert told.endswith(" --text-key data.body")
+    command = told.removeprefix("next: mtl-prep ").split()
+    done = prep(*command, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert texts_of(Bins(tmp_path / "bins")) == list(stdlib_texts(6))
+
+
 def test_inspect_as_json(lines: Path, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "bins"
     prep("tokenize", lines, "--tokenizer", tokenizer, "--out", out, "--max-bad", 1, "--shard-tokens", 50_000)

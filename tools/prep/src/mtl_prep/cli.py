@@ -9,7 +9,7 @@ import typer
 from mtl_common.command import next_command, run, tool
 from mtl_common.errors import UsageError
 from mtl_prep import cli_bins, cli_curate
-from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey
+from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey, typed_again
 
 app = tool("mtl-prep", "From text to token bins.")
 
@@ -56,7 +56,8 @@ def train_tokenizer(
         sentinels=sentinels,
     )
     print(report.trained(vocabulary.train(wish)))
-    next_command(f"mtl-prep tokenize {shlex.join(corpus)} --tokenizer {out} --out bins")
+    options = f"--tokenizer {out} --out bins{typed_again(text_key, split, errors)}"
+    next_command(f"mtl-prep tokenize {shlex.join(corpus)} {options}")
 
 
 @app.command("tokenize")

@@ -1,5 +1,6 @@
 """The options of every command that reads a corpus."""
 
+import shlex
 from typing import Annotated, Literal
 
 import typer
@@ -19,3 +20,15 @@ Errors = Annotated[
     typer.Option(help="What is not UTF-8 makes a record bad, or is replaced by U+FFFD and counted."),
 ]
 MaxBad = Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")]
+
+
+def typed_again(text_key: str, split: str = "file", errors: str = "bad") -> str:
+    """The options of reading that are not the usual ones, as the next command needs them.
+
+    >>> typed_again("data.body", errors="replace")
+    ' --text-key data.body --errors replace'
+    """
+    options = {"--text-key": (text_key, "text"), "--split": (split, "file"), "--errors": (errors, "bad")}
+    return "".join(
+        f" {name} {shlex.quote(value)}" for name, (value, usual) in options.items() if value != usual
+    )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from mtl_common.command import next_command
-from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey
+from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey, typed_again
 
 app = typer.Typer()
 
@@ -62,5 +62,4 @@ def curate_corpus(
         recipe, corpus, out, workers or cores(), text_key, max_bad, shard_bytes, split=split, errors=errors
     )
     print(report.curated(run.curate(request), request, time.monotonic() - began))
-    key = "" if text_key == "text" else f" --text-key {text_key}"
-    next_command(f"mtl-prep tokenize {out} --tokenizer TOKENIZER --out bins{key}")
+    next_command(f"mtl-prep tokenize {out} --tokenizer TOKENIZER --out bins{typed_again(text_key)}")

@@ -46,6 +46,11 @@ MARKS: dict[bytes, Encoding] = {
 }
 
 
+def damaged(name: str, what: str, error: Exception) -> DataError:
+    """The error about a source whose bytes are not what they should be."""
+    return DataError(f"{name} is damaged {what}: {str(error).rstrip('.')}; mend it or leave it out")
+
+
 def packing_of(start: bytes) -> Packing:
     """How a file that starts so is packed."""
     if start[1:4] == SKIPPABLE and start[0] & 0xF0 == 0x50:
@@ -101,11 +106,11 @@ def unpacked(
             consumed(file.tell())
             yield piece
     except DAMAGE as error:
-        raise DataError(f"{name} is damaged {packing} data: {error}; mend it or leave it out") from None
+        raise damaged(name, f"{packing} data", error) from None
     except OSError as error:
         if packing != "bzip2" or error.errno is not None:
             raise
-        raise DataError(f"{name} is damaged {packing} data: {error}; mend it or leave it out") from None
+        raise damaged(name, f"{packing} data", error) from None
 
 
 def in_utf8(pieces: Iterable[bytes], name: str, encoding: Encoding) -> Iterator[bytes]:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mtl_common.errors import DataError
 from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.arrow_batches import blocks, text_columns
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
+from mtl_prep.corpus.unpack import damaged
 
 FILE_MAGIC = b"ARROW1"
 ROWS = 1 << 10  # rows whose size is looked at together
@@ -28,7 +28,7 @@ def _opened(source: Source, columns: list[int] | None = None) -> Iterator[Any]:
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise DataError(f"{source.name} is damaged Arrow: {error}; mend it or leave it out") from None
+            raise damaged(source.name, "Arrow", error) from None
 
 
 def _count(reader: Any) -> int | None:

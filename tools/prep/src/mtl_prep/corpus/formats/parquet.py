@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mtl_common.errors import DataError
 from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.arrow_batches import blocks, text_columns
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
+from mtl_prep.corpus.unpack import damaged
 
 ROWS = 1 << 16  # rows of a batch at most
 BATCHES = 4  # batches in a part of its size
@@ -25,7 +25,7 @@ def _opened(source: Source) -> Iterator[Any]:
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise DataError(f"{source.name} is damaged parquet: {error}; mend it or leave it out") from None
+            raise damaged(source.name, "parquet", error) from None
 
 
 def _sizes(file: Any, columns: list[str]) -> list[int]:

@@ -16,7 +16,7 @@ from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.parsing import Rules, plain_text
 from mtl_prep.corpus.records import OTHER, BadRecordError, Documents
-from mtl_prep.corpus.unpack import Stream
+from mtl_prep.corpus.unpack import Stream, damaged
 
 TOO_LARGE = "too large"
 HELD = ("conversion", "response", "resource")
@@ -65,7 +65,7 @@ def _payloads(source: Source, limit: int, position: list[int]) -> Iterator[_Payl
         for record in ArchiveIterator(stream):
             yield _payload(record, source.name, limit)
     except ArchiveLoadFailed as error:
-        raise DataError(f"{source.name} is damaged WARC: {error}; mend it or leave it out") from None
+        raise damaged(source.name, "WARC", error) from None
 
 
 def _decoded(payload: _Payload) -> str:
