@@ -33,7 +33,8 @@ from mtl_prep.curate.gopher_repetition import GopherRepetition
 from mtl_prep.curate.near import NearDuplicates
 from mtl_prep.curate.pii import Pii
 from mtl_prep.curate.recipe import Recipe, read_recipe
-from mtl_prep.curate.run import Request, curate
+from mtl_prep.curate.request import Request
+from mtl_prep.curate.run import curate
 from mtl_prep.curate.step import GlobalStep, LocalStep
 
 HERE = Path(__file__).resolve().parent

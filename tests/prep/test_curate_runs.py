@@ -1,6 +1,5 @@
 """Curation as a whole: counts that add up, the same bytes for any number of processes and any kill."""
 
-import json
 import random
 import re
 import signal
@@ -9,37 +8,22 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 import zstandard
 
 from corpus import stdlib_texts
+from curating import RECIPE, kept_records, make_words, planted, request, write_curated
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus.find import find
 from mtl_prep.curate.manifest import Manifest, read_manifest
 from mtl_prep.curate.near import banding, joined
-from mtl_prep.curate.run import Request, curate
+from mtl_prep.curate.request import Request
+from mtl_prep.curate.run import curate
 from preparing import Make, all_bytes, json_lines, prep, texts_of
 
-RECIPE = """
-[length]
-min_characters = 40
-[exact_duplicates]
-[early]
-kind = "gopher_quality"
-only = { kind = "en" }
-min_words = 20
-min_stop_words = false
-[near_duplicates]
-[pii]
-keys = ["author"]
-[late]
-kind = "length"
-max_characters = 60000
-"""
 RUN = "import sys; from pathlib import Path as p; from mtl_prep.curate.run import *; a = sys.argv; curate("
 RUN += "Request(p(a[1]), [p(a[2])], p(a[3]), int(a[4]), part_bytes=30_000, shard_bytes=50_000, max_bad='2'))"
 
@@ -48,23 +32,9 @@ needs_rensa = pytest.mark.skipif(
 )
 
 
-def make_words(seed: int, count: int) -> list[str]:
-    drawn = random.Random(seed)
-    return ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(2, 9))) for _ in range(count)]
-
-
-def planted(words: list[str], jaccard: float, seed: int, shingle: int = 5) -> list[str]:
-    """Words with some replaced, so far apart that each spoils `shingle` shingles."""
-    total = len(words) - shingle + 1
-    spoiled = round((1 - jaccard) / (1 + jaccard) * total / shingle)
-    drawn = random.Random(seed)
-    gap = len(words) // spoiled
-    assert gap >= shingle
-    places = [i * gap + drawn.randrange(gap - shingle + 1) for i in range(spoiled)]
-    changed = list(words)
-    for place in places:
-        changed[place + shingle // 2] += "qqq"
-    return changed
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_curated(tmp_path_factory.mktemp("curated") / "tree")
 
 
 def jaccard_of(first: list[str], second: list[str], shingle: int = 5) -> float:
@@ -72,57 +42,6 @@ def jaccard_of(first: list[str], second: list[str], shingle: int = 5) -> float:
         {tuple(words[i : i + shingle]) for i in range(len(words) - shingle + 1)} for words in (first, second)
     )
     return len(one & two) / len(one | two)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree with exact and near duplicates, short, long and bad records, packed and plain."""
-    tree = tmp_path_factory.mktemp("curated") / "tree"
-    tree.mkdir()
-    texts = list(stdlib_texts(24))
-    prose = [" ".join(make_words(i, 200)) for i in range(30)]
-    close = [" ".join(planted(text.split(), 0.9, 1)) for text in prose[:10]]
-    mail = {
-        "text": "Please write to jane.roe@example.com. " * 3,
-        "kind": "mail",
-        "author": "Jane Roe",
-        "n": "\ud800",
-    }
-    first: list[Any] = [
-        *({"text": text, "kind": "en", "id": i} for i, text in enumerate(prose)),
-        b"no json",
-        "",
-        json.dumps(mail).encode(),
-    ]
-    second: list[Any] = [
-        "short",
-        *texts[:8],
-        *close,
-        {"text": "x " * 18 + "1" * 9, "kind": "en"},
-        *texts[4:10],
-    ]
-    (tree / "a.jsonl").write_bytes(json_lines(first))
-    (tree / "b.jsonl.zst").write_bytes(
-        zstandard.ZstdCompressor().compress(json_lines([*second, *prose[5:15]]))
-    )
-    for i, text in enumerate([*texts[10:], texts[12]]):
-        (tree / f"c{i}.py").write_text(text, "utf-8")
-    (tree.parent / "recipe.toml").write_text(RECIPE, "utf-8")
-    return tree
-
-
-def request(corpus: Path, out: Path, **options: Any) -> Request:
-    known: dict[str, Any] = {"part_bytes": 30_000, "shard_bytes": 50_000, "max_bad": "2", "workers": 1}
-    recipe = options.pop("recipe", corpus.parent / "recipe.toml")
-    return Request(recipe, [corpus], out, **{**known, **options})
-
-
-def kept_records(out: Path) -> list[dict[str, Any]]:
-    found = []
-    for shard in read_manifest(out).shards:
-        data = zstandard.ZstdDecompressor().stream_reader((out / shard.file).read_bytes()).read()
-        found += [json.loads(line) for line in data.splitlines()]
-    return found
 
 
 @pytest.fixture(scope="module")

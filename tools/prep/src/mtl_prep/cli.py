@@ -9,7 +9,17 @@ import typer
 from mtl_common.command import next_command, run, tool
 from mtl_common.errors import UsageError
 from mtl_prep import cli_bins, cli_curate
-from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey, typed_again
+from mtl_prep.cli_corpus import (
+    Corpus,
+    Engine,
+    Errors,
+    MaxBad,
+    RayAddress,
+    Split,
+    TaskOf,
+    TextKey,
+    typed_again,
+)
 
 app = tool("mtl-prep", "From text to token bins.")
 
@@ -95,17 +105,13 @@ def tokenize_corpus(
     encoder: Annotated[
         str, typer.Option(help="auto, gigatoken, fastokens, words or reference; the ids are the same.")
     ] = "auto",
-    engine: Annotated[str, typer.Option(help="What runs the processes: local or ray.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or Ray is started here.")
-    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     curate: Annotated[
         Path | None,
         typer.Option(metavar="RECIPE", help="Take the steps of a recipe first; see mtl-prep curate."),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
-    ] = None,
+    task: TaskOf = None,
 ) -> None:
     """Turns a corpus into token bins; the same command continues an interrupted run."""
     import time
@@ -114,13 +120,11 @@ def tokenize_corpus(
     from mtl_prep.running import array_job, pool, shares, tokenize
     from mtl_prep.running.trouble import stoppable
 
-    if curate is not None:
-        if task is not None or shape != "text":
-            raise UsageError("--curate goes with neither --task nor --shape; run mtl-prep curate first")
-        count = workers or pool.cores()
-        clean = cli_curate.curated(curate, corpus, out, count, text_key, max_bad, split, errors)
-        corpus = [str(clean)]
-    began = time.monotonic()
+    if curate is not None and task is not None:
+        raise UsageError(
+            "--curate does not go with --task, for documents of all tasks are compared; run mtl-prep curate "
+            "with --task and mtl-prep finish first, then mtl-prep tokenize of what they make"
+        )
     request = tokenize.Request(
         corpus=corpus,
         tokenizer=tokenizer,
@@ -141,6 +145,9 @@ def tokenize_corpus(
         separator=separator,
         sentences=sentences,
     )
+    if curate is not None:
+        request = cli_curate.curated_first(curate, request)
+    began = time.monotonic()
     with stoppable():
         if task is not None:
             part = array_job.tokenize_share(request, shares.parse_share(task))
@@ -160,13 +167,17 @@ def finish_bins(
         str | None, typer.Option(help="Bad records allowed, if not as the tasks said.")
     ] = None,
 ) -> None:
-    """Makes token bins of what the tasks of an array job did; names those that are not done."""
+    """Makes bins, or a clean corpus, of what the tasks of an array job did; names those that are not done."""
     import time
 
     from mtl_prep import report
+    from mtl_prep.corpus.cleaned import is_clean
     from mtl_prep.running import array_job, pool
     from mtl_prep.running.trouble import stoppable
 
+    if is_clean(out):
+        cli_curate.finished(out, workers or pool.cores(), max_bad)
+        return
     began = time.monotonic()
     with stoppable():
         outcome, request = array_job.finish_shares(out, workers or pool.cores(), max_bad)

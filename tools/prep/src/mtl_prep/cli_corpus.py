@@ -19,6 +19,13 @@ Errors = Annotated[
     Literal["bad", "replace"],
     typer.Option(help="What is not UTF-8 makes a record bad, or is replaced by U+FFFD and counted."),
 ]
+Engine = Annotated[str, typer.Option(help="What runs the processes: local or ray.")]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or Ray is started here.")
+]
+TaskOf = Annotated[
+    str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
+]
 MaxBad = Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")]
 
 

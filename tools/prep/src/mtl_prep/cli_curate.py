@@ -1,40 +1,96 @@
 """The command that makes a clean corpus."""
 
+import shlex
+import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mtl_common.command import next_command
-from mtl_prep.cli_corpus import Corpus, Errors, MaxBad, Split, TextKey, typed_again
+from mtl_prep.cli_corpus import (
+    Corpus,
+    Engine,
+    Errors,
+    MaxBad,
+    RayAddress,
+    Split,
+    TaskOf,
+    TextKey,
+    typed_again,
+)
+
+if TYPE_CHECKING:
+    from mtl_prep.curate.request import Request
+    from mtl_prep.running import tokenize
 
 app = typer.Typer()
 
 CLEAN = "clean"  # inside of bins, what `tokenize --curate` makes them of
 
 
-def curated(
-    recipe: Path,
-    corpus: list[str],
-    out: Path,
-    workers: int,
-    text_key: str,
-    max_bad: str,
-    split: Literal["file", "paragraph", "line"] = "file",
-    errors: Literal["bad", "replace"] = "bad",
-) -> Path:
-    """Makes a clean corpus inside `out`, unless it is there, shows what was removed; gives its directory."""
-    import time
-
+def _curated(request: "Request") -> None:
+    """Makes a clean corpus, unless it is there, and shows what was removed."""
     from mtl_prep.curate import report, run
-    from mtl_prep.running.pieces import WORK
+    from mtl_prep.running.trouble import stoppable
 
-    began, clean = time.monotonic(), out / CLEAN
-    request = run.Request(recipe, corpus, clean, workers, text_key, max_bad, split=split, errors=errors)
-    if not out.exists():
-        (out / WORK).mkdir(parents=True)  # so that the run that comes next knows that `out` is its own
-    print(report.curated(run.curate(request), request, time.monotonic() - began))
-    return clean
+    began = time.monotonic()
+    with stoppable():
+        outcome = run.curate(request)
+    print(report.curated(outcome, request, time.monotonic() - began))
+
+
+def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
+    """Makes a clean corpus inside of the bins that are wished for; gives the wish for bins of it."""
+    from dataclasses import replace
+
+    from mtl_common.bins import MANIFEST
+    from mtl_prep.curate.request import Request
+    from mtl_prep.running.pieces import WORK
+    from mtl_prep.running.plan import check_place
+    from mtl_prep.running.tokenize import check_tokenizer
+
+    check_tokenizer(wish)
+    request = Request(
+        recipe=recipe,
+        corpus=wish.corpus,
+        out=wish.out / CLEAN,
+        workers=wish.workers,
+        text_key=wish.text_key,
+        max_bad=wish.max_bad,
+        split=wish.split,
+        errors=wish.errors,
+        runs_on=wish.runs_on,
+        ray_address=wish.ray_address,
+    )
+    if not (wish.out / MANIFEST).exists():
+        check_place(wish.out)
+        (wish.out / WORK).mkdir(parents=True, exist_ok=True)  # the run that comes next knows it as its own
+    _curated(request)
+    return replace(wish, corpus=[str(request.out)])
+
+
+def finished(out: Path, workers: int, max_bad: str | None) -> None:
+    """Ends what the tasks of an array job did, and says what comes next."""
+    from mtl_prep.curate import array_job, report
+    from mtl_prep.curate.request import Halfway
+    from mtl_prep.running.trouble import stoppable
+
+    began = time.monotonic()
+    with stoppable():
+        outcome, request = array_job.finish_shares(out, workers, max_bad)
+    seconds = time.monotonic() - began
+    if isinstance(outcome, Halfway):
+        print(report.halfway(outcome, seconds))
+        next_command(f"the same tasks again, to write what stays; when all are done, mtl-prep finish {out}")
+    else:
+        print(report.curated(outcome, request, seconds))
+        _tokenize_next(request)
+
+
+def _tokenize_next(request: "Request") -> None:
+    options = f"--tokenizer TOKENIZER --out bins{typed_again(request.text_key)}"
+    next_command(f"mtl-prep tokenize {shlex.quote(str(request.out))} {options}")
 
 
 @app.command("curate")
@@ -50,16 +106,36 @@ def curate_corpus(
     shard_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of JSON in a shard, and the rest of its last record.")
     ] = 1 << 28,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
+    task: TaskOf = None,
 ) -> None:
     """Removes and mends documents by the steps of a recipe; the same command continues an interrupted run."""
-    import time
-
-    from mtl_prep.curate import report, run
+    from mtl_prep.curate import array_job, report
+    from mtl_prep.curate.request import Request
     from mtl_prep.running.pool import cores
+    from mtl_prep.running.shares import parse_share
+    from mtl_prep.running.trouble import stoppable
 
-    began = time.monotonic()
-    request = run.Request(
-        recipe, corpus, out, workers or cores(), text_key, max_bad, shard_bytes, split=split, errors=errors
+    request = Request(
+        recipe=recipe,
+        corpus=corpus,
+        out=out,
+        workers=workers or (0 if engine == "ray" else cores()),
+        text_key=text_key,
+        max_bad=max_bad,
+        shard_bytes=shard_bytes,
+        split=split,
+        errors=errors,
+        runs_on=engine,
+        ray_address=ray_address,
     )
-    print(report.curated(run.curate(request), request, time.monotonic() - began))
-    next_command(f"mtl-prep tokenize {out} --tokenizer TOKENIZER --out bins{typed_again(text_key)}")
+    if task is None:
+        _curated(request)
+        _tokenize_next(request)
+        return
+    began = time.monotonic()
+    with stoppable():
+        part = array_job.curate_share(request, parse_share(task))
+    print(report.part(part, time.monotonic() - began))
+    next_command(f"mtl-prep finish {out}, when all tasks are done")

@@ -12,6 +12,14 @@ MANIFEST = "manifest.json"
 UNFINISHED = Path("_work", "examined")
 
 
+def is_clean(directory: Path) -> bool:
+    """Whether a directory is that of a clean corpus, finished or not."""
+    try:
+        return FORMAT.encode() in (directory / MANIFEST).read_bytes()[:100]
+    except OSError:
+        return (directory / UNFINISHED).is_dir()
+
+
 def clean_shards(directory: Path) -> list[str] | None:
     """The files to read in order, None for any other directory; raises DataError for an unfinished one."""
     try:

@@ -11,16 +11,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from mtl_common.errors import RankError, UsageError
 from mtl_common.log import duration
-from mtl_prep.running.pool import LOOK_EVERY, STILL, keep_telling, told
+from mtl_prep.running.pool import LOOK_EVERY, STILL, Job, Worker, keep_telling, told
 from mtl_prep.running.trouble import deferred
-from mtl_prep.running.work import Job, Step, Task, Worker
 
 RETRIES = 3  # of a task whose process died, and new processes in place of one
 OBJECT_STORE = 80 << 20  # bytes; tasks and steps are small, and Ray takes a third of the memory unasked
+
+Step = TypeVar("Step")
 
 
 def _ray() -> Any:
@@ -34,15 +35,15 @@ class Steps:
     """Collects the steps of all processes until the driver asks for them."""
 
     def __init__(self) -> None:
-        self._steps: list[Step] = []
+        self._steps: list[Any] = []
         self._alive = True
 
-    def put(self, *steps: Step) -> None:
+    def put(self, *steps: Any) -> None:
         """Takes some in; none is a sign of life."""
         self._steps += steps
         self._alive = True
 
-    def take(self) -> tuple[list[Step], bool]:
+    def take(self) -> tuple[list[Any], bool]:
         """Those since the last call, and whether there was a sign of life."""
         found = self._steps, self._alive
         self._steps, self._alive = [], False
@@ -54,9 +55,9 @@ class Doer:
 
     def __init__(self) -> None:
         self._job: Any = None
-        self._worker: Worker | None = None
+        self._worker: Worker[Any] | None = None
 
-    def do(self, shared: Sequence[Any], task: Task) -> Exception | None:
+    def do(self, shared: Sequence[Any], task: Any) -> Exception | None:
         """Does one; gives the error that ended it, if one did. `shared` tells where job and steps are."""
         ray = _ray()
         job, steps = shared
@@ -107,7 +108,7 @@ class OnRay:
         """How many pieces of work go on at once."""
         return self._workers
 
-    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+    def run(self, job: Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
         """Does all tasks; yields what each finished step stands for.
 
         Raises what a task raised, and RankError when Ray gives a task up or finishes nothing for long.
@@ -119,7 +120,7 @@ class OnRay:
         # a new process in place of one that died asks for the job again, so it stays in Ray's store
         yield from self._all(self._doers[:count], (ray.put(job), self._steps), tasks)
 
-    def _all(self, doers: Sequence[Any], shared: Sequence[Any], tasks: Sequence[Task]) -> Iterator[Step]:
+    def _all(self, doers: Sequence[Any], shared: Sequence[Any], tasks: Sequence[Any]) -> Iterator[Any]:
         ray, (_, steps) = _ray(), shared
         left, idle, at_work, since = list(reversed(tasks)), list(doers), dict[Any, Any](), time.monotonic()
         while left or at_work:

@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from mtl_common.config import nearest
 from mtl_common.errors import UsageError
 from mtl_prep.running import pool
-from mtl_prep.running.work import Job, Step, Task
 
 ENGINES = ("local", "ray")
+
+Step = TypeVar("Step")
 
 
 class Runner(Protocol):
@@ -20,7 +21,7 @@ class Runner(Protocol):
     def workers(self) -> int:
         """How many pieces of work go on at once."""
 
-    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+    def run(self, job: pool.Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
         """Does all tasks; yields what each finished step stands for."""
 
 
@@ -30,7 +31,7 @@ class Local:
 
     workers: int
 
-    def run(self, job: Job, tasks: Sequence[Task]) -> Iterator[Step]:
+    def run(self, job: pool.Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
         """See `pool.run`."""
         return pool.run(job, tasks, self.workers)
 

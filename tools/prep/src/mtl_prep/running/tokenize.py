@@ -167,6 +167,14 @@ def _done(journal: Journal) -> tuple[int, int]:
     return size, documents
 
 
+def check_tokenizer(request: Request) -> None:
+    """Raises what `tokenize` would, about the tokenizer and the shape: before long work that comes first."""
+    check_engine(request.encoder)
+    tokenizer = load(request.tokenizer, one_thread=True)
+    end_of_document(tokenizer, request.eod)
+    request.composition.check((), tokenizer)
+
+
 class Tokenizing:
     """One corpus on its way to bins."""
 
