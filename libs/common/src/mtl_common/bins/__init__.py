@@ -9,7 +9,8 @@ view, with no Arrow call and no copy.
 Leaves out compression (a compressed buffer cannot be mapped) and every order but the one of the corpus.
 """
 
-from mtl_common.bins.columns import Batch, Sentences
+from mtl_common.bins.arrow import Size, positions, size_of
+from mtl_common.bins.batch import Batch, Sentences
 from mtl_common.bins.making import Writer
 from mtl_common.bins.manifest import (
     BAD,
@@ -29,9 +30,9 @@ from mtl_common.bins.manifest import (
     write_manifest,
 )
 from mtl_common.bins.reader import Bins, ShardView
-from mtl_common.bins.shards import Shards
+from mtl_common.bins.shards import Shards, Sizes
 from mtl_common.bins.staged import staged
-from mtl_common.bins.writer import ShardWriter, positions, write_shard
+from mtl_common.bins.writer import ShardWriter, write_shard
 
 __all__ = [
     "BAD",
@@ -48,6 +49,8 @@ __all__ = [
     "ShardView",
     "ShardWriter",
     "Shards",
+    "Size",
+    "Sizes",
     "Source",
     "TokenizerFacts",
     "Writer",
@@ -56,6 +59,7 @@ __all__ = [
     "is_intact",
     "positions",
     "read_manifest",
+    "size_of",
     "staged",
     "write_manifest",
     "write_shard",

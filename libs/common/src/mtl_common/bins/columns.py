@@ -1,125 +1,39 @@
-"""The columns of a shard as they grow, in little memory whatever its size, and their Arrow form."""
+"""The columns of a shard as they grow, hashed and summed up, in little memory whatever its size."""
 
-import mmap
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-KINDS = {
-    "offsets": "int64",
-    "source": "uint32",
-    "record": "uint64",
-    "loss": "uint8",
-    "sentences": "uint32",
-    "sentence_offsets": "int64",
-}
+from mtl_common.bins.arrow import KINDS, UNHASHED, Size
+from mtl_common.bins.batch import Batch
 
 
-def _bounds(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths (n,) -> where each begins and the last ends, (n + 1,)."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+class Column:
+    """A growing stretch of a file, or the same in several places of it, hashed as it grows."""
 
-
-@dataclass(frozen=True)
-class Sentences:
-    """Where the sentences of some documents begin, in tokens from the beginning of their document."""
-
-    starts: NDArray[np.uint32]  # (sentences,), the first of every document is 0
-    offsets: NDArray[np.int64]  # (documents + 1,) into `starts`, the first is 0
-
-    def part(self, first: int, last: int) -> "Sentences":
-        """Those of the documents `first:last`."""
-        offsets = self.offsets[first : last + 1]
-        return Sentences(self.starts[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-    def keep(self, chosen: NDArray[np.bool_]) -> "Sentences":
-        """Those of the documents where `chosen` (documents,) is true."""
-        counts = np.diff(self.offsets)
-        return Sentences(self.starts[np.repeat(chosen, counts)], _bounds(counts[chosen]))
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some documents: ids end to end, where each begins and the last ends, and where each came from.
-
-    `loss` is 1 where a token counts as a label; without it all do. All batches of a shard have the same of
-    the two optional columns.
-    """
-
-    ids: NDArray[Any]  # (tokens,) uint16 or uint32
-    offsets: NDArray[np.int64]  # (documents + 1,), the first is 0
-    source: NDArray[np.uint32]  # (documents,)
-    record: NDArray[np.uint64]  # (documents,)
-    loss: NDArray[np.uint8] | None = None  # (tokens,)
-    sentences: Sentences | None = None
-
-    def part(self, first: int, last: int) -> "Batch":
-        """The documents `first:last`; no ids are copied."""
-        offsets, rows = self.offsets[first : last + 1], slice(first, last)
-        tokens = slice(offsets[0], offsets[-1])
-        return Batch(
-            ids=self.ids[tokens],
-            offsets=offsets - offsets[0],
-            source=self.source[rows],
-            record=self.record[rows],
-            loss=None if self.loss is None else self.loss[tokens],
-            sentences=None if self.sentences is None else self.sentences.part(first, last),
-        )
-
-    def keep(self, chosen: NDArray[np.bool_]) -> "Batch":
-        """The documents where `chosen` (documents,) is true."""
-        if chosen.all():
-            return self
-        lengths = np.diff(self.offsets)
-        tokens = np.repeat(chosen, lengths)
-        return Batch(
-            ids=self.ids[tokens],
-            offsets=_bounds(lengths[chosen]),
-            source=self.source[chosen],
-            record=self.record[chosen],
-            loss=None if self.loss is None else self.loss[tokens],
-            sentences=None if self.sentences is None else self.sentences.keep(chosen),
-        )
-
-
-class _Column:
-    """A growing buffer in a nameless file, hashed as it grows: a kill leaves nothing behind."""
-
-    def __init__(self, directory: Path, dtype: str) -> None:
+    def __init__(self, file: int, dtype: str, places: Sequence[int] = (0,)) -> None:
         self.dtype, self.size, self.hash = np.dtype(dtype), 0, xxhash.xxh3_128()
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115, closed by close()
+        self._file, self._places = file, places
 
     def append(self, values: NDArray[Any]) -> None:
+        """Writes values (n,) after those before."""
         data = np.ascontiguousarray(values, self.dtype).view(np.uint8).data
-        self._file.write(data)
         self.hash.update(data)
+        for place in self._places:
+            self._write(data, place + self.size)
         self.size += data.nbytes
+
+    def _write(self, data: memoryview, at: int) -> None:
+        while data:  # a call takes no more than 2 GiB
+            written = os.pwrite(self._file, data, at)
+            data, at = data[written:], at + written
 
     def __len__(self) -> int:
         return self.size // self.dtype.itemsize
-
-    def buffer(self) -> Any:
-        import pyarrow as pa
-
-        self._file.flush()
-        if not self.size:
-            return pa.py_buffer(b"")
-        return pa.py_buffer(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ))
-
-    def array(self) -> Any:
-        """The column as an Arrow array, without a copy."""
-        import pyarrow as pa
-
-        return pa.Array.from_buffers(pa.from_numpy_dtype(self.dtype), len(self), [None, self.buffer()])
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _columns_of(batch: Batch) -> dict[str, NDArray[Any]]:
@@ -141,18 +55,21 @@ def _columns_of(batch: Batch) -> dict[str, NDArray[Any]]:
 
 
 class Columns:
-    """The columns of a shard, and its sums; the first batch says which of the optional ones there are."""
+    """The columns of a shard, and its sums; the first batch says which of the optional ones there are.
 
-    def __init__(self, directory: Path, dtype: str) -> None:
-        self._directory, self._kinds = directory, {"tokens": dtype, **KINDS}
-        self._columns: dict[str, _Column] = {}
+    `open_column` makes a column of a name and an id type.
+    """
+
+    def __init__(self, dtype: str, open_column: Callable[[str, str], Column]) -> None:
+        self._kinds, self._open_column = {"tokens": dtype, **KINDS}, open_column
+        self._columns: dict[str, Column] = {}
         self.documents = self.count = self._largest = self._counted = self._alone = 0
         self._open(("tokens", "offsets", "source", "record"))
 
     def _open(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._columns:
-                self._columns[name] = _Column(self._directory, self._kinds[name])
+                self._columns[name] = self._open_column(name, self._kinds[name])
                 if name.endswith("offsets"):
                     self._columns[name].append(np.zeros(1, np.int64))
 
@@ -181,6 +98,12 @@ class Columns:
         if batch.sentences is not None:
             self._alone += int((np.diff(batch.sentences.offsets) == 1).sum())
 
+    @property
+    def size(self) -> Size:
+        """How much there is so far."""
+        sentences = len(self._columns["sentences"]) if "sentences" in self._columns else None
+        return Size(self.documents, self.count, "loss" in self._columns, sentences)
+
     def sums(self) -> dict[str, Any]:
         """The counts of the manifest's entry."""
         sums = {"documents": self.documents, "tokens": self.count, "largest_id": self._largest}
@@ -192,39 +115,5 @@ class Columns:
 
     def hashes(self) -> dict[str, str]:
         """The hashes of the columns that have one of their own in the manifest."""
-        hashed = self._columns.keys() - {"source", "record"}
-        return {
-            f"xxh3_{name}": self._columns[name].hash.hexdigest() for name in self._kinds if name in hashed
-        }
-
-    def _fields(self) -> Iterator[tuple[str, Any]]:
-        yield "tokens", self._lists("tokens", "offsets")
-        yield "source", self._columns["source"].array()
-        yield "record", self._columns["record"].array()
-        if "loss" in self._columns:
-            yield "loss", self._lists("loss", "offsets")
-        if "sentences" in self._columns:
-            yield "sentences", self._lists("sentences", "sentence_offsets")
-
-    def _lists(self, values: str, offsets: str) -> Any:
-        import pyarrow as pa
-
-        items = self._columns[values].array()
-        kind = pa.large_list(pa.field("item", items.type, nullable=False))
-        bounds = self._columns[offsets].buffer()
-        return pa.Array.from_buffers(kind, self.documents, [None, bounds], children=[items])
-
-    def record_batch(self, about: Mapping[str, str]) -> Any:
-        """The columns as one Arrow record batch, without a copy."""
-        import pyarrow as pa
-
-        facts = {"mtl.documents": str(self.documents), "mtl.tokens": str(self.count), **about}
-        facts |= {f"mtl.{name}": digest for name, digest in self.hashes().items()}
-        fields = dict(self._fields())
-        kinds = [pa.field(name, column.type, nullable=False) for name, column in fields.items()]
-        return pa.RecordBatch.from_arrays(list(fields.values()), schema=pa.schema(kinds, metadata=facts))
-
-    def close(self) -> None:
-        """Gives the files back."""
-        for column in self._columns.values():
-            column.close()
+        hashed = (name for name in self._kinds if name in self._columns and name not in UNHASHED)
+        return {name: self._columns[name].hash.hexdigest() for name in hashed}

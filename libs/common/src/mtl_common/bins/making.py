@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_common.bins.columns import Batch
+from mtl_common.bins.batch import Batch
 from mtl_common.bins.manifest import (
     TOKENIZER,
     Manifest,

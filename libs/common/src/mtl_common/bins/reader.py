@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_common.bins.columns import Batch, Sentences
+from mtl_common.bins.batch import Batch, Sentences
 from mtl_common.bins.manifest import TOKENIZER, Shard, read_manifest
 from mtl_common.errors import DataError
 

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_common.bins import TOKENIZER, Batch, Bins, Manifest, Shard, Shards, about, write_manifest
+from mtl_common.bins import TOKENIZER, Batch, Bins, Manifest, Shard, Shards, Sizes, about, write_manifest
 from mtl_common.errors import DataError
 from mtl_common.log import progress
-from mtl_prep.finished.draw import batches
+from mtl_prep.finished.reading import batches, checked
 
 # The documents of a batch, and the number of the first -> (documents,) the part of each, -1 for none.
 Assign = Callable[[Batch, int], NDArray[np.int64]]
 DEFAULT_SHARD_TOKENS = 1 << 27
 
 
-def _counts(bins: Bins, assign: Assign, parts: int) -> NDArray[np.int64]:
-    """(parts, sources) how many documents of every source each part gets."""
+@dataclass(frozen=True)
+class _Plan:
+    """What each part will get: (parts, sources) how many documents of every source, and how large shards."""
+
+    counts: NDArray[np.int64]
+    sizes: tuple[Sizes, ...]
+
+
+def _plan(bins: Bins, parts: int, assign: Assign, limit: int) -> _Plan:
+    """Reads no ids."""
     sources = len(bins.manifest.sources)
-    counts = np.zeros(parts * sources, np.int64)
+    counts, sizes = np.zeros(parts * sources, np.int64), tuple(Sizes(limit) for _ in range(parts))
     for first, batch in batches(bins):
         part = assign(batch, first)
         taken = part >= 0
         np.add.at(counts, part[taken] * sources + batch.source[taken], 1)
-    return counts.reshape(parts, sources)
+        lengths, sentences = np.diff(batch.offsets), batch.sentences
+        inner = None if sentences is None else np.diff(sentences.offsets)
+        for number in np.unique(part[taken]).tolist():
+            chosen = part == number
+            kept = None if inner is None else inner[chosen]
+            sizes[number].add(lengths[chosen], kept, batch.loss is not None)
+    return _Plan(counts.reshape(parts, sources), sizes)
 
 
 def _manifest(
@@ -55,22 +69,25 @@ def _manifest(
 
 
 def _write(
-    bins: Bins, places: Sequence[Path], assign: Assign, numbers: NDArray[np.uint32]
-) -> list[list[Shard]]:
-    """Writes the shards of all parts in one pass; `numbers` (parts, sources) number the sources there."""
+    bins: Bins, places: Sequence[Path], assign: Assign, plan: _Plan, limit: int
+) -> list[tuple[Shard, ...]]:
+    """Writes the shards of all parts in one pass; sources are numbered anew in each."""
     dtype, facts = bins.manifest.dtype, bins.manifest.tokenizer
-    limit = bins.manifest.options.get("shard_tokens", DEFAULT_SHARD_TOKENS)
+    names = about(facts.fingerprint, dtype, facts.eod)
+    numbers = np.cumsum(plan.counts > 0, axis=1, dtype=np.uint32) - np.uint32(1)
     with ExitStack() as stack:
         shown = stack.enter_context(progress("write", bins.tokens, "tokens"))
-        names = about(facts.fingerprint, dtype, facts.eod)
-        parts = [stack.enter_context(Shards(place, dtype, names, limit)) for place in places]
-        for first, batch in batches(bins):
+        parts = [
+            stack.enter_context(Shards(place, dtype, names, limit, sizes.shards))
+            for place, sizes in zip(places, plan.sizes, strict=True)
+        ]
+        for first, batch in checked(bins):
             part = assign(batch, first)
             for number in np.unique(part[part >= 0]).tolist():
                 chosen = batch.keep(part == number)
                 parts[number].append(replace(chosen, source=numbers[number][chosen.source]))
             shown.advance(len(batch.ids))
-        return [list(part.finish()) for part in parts]
+        return [part.finish() for part in parts]
 
 
 def divide(
@@ -78,17 +95,18 @@ def divide(
 ) -> list[Manifest]:
     """Fills new directories, `places`, with the documents that `assign` gives to each, in their order.
 
-    `notes` go into the options of each part's manifest. Raises DataError for a part without documents.
+    `notes` go into the options of each part's manifest. Raises DataError for a part without documents, and
+    for damaged bins.
     """
-    counts = _counts(bins, assign, len(places))
-    for place, count in zip(places, counts.sum(axis=1), strict=True):
+    limit = bins.manifest.options.get("shard_tokens", DEFAULT_SHARD_TOKENS)
+    plan = _plan(bins, len(places), assign, limit)
+    for place, count in zip(places, plan.counts.sum(axis=1), strict=True):
         if not count:
             raise DataError(f"{place.name} would get none of the {len(bins):,} documents of {bins.path}")
         place.mkdir(exist_ok=True)
-    numbers = np.cumsum(counts > 0, axis=1, dtype=np.uint32) - np.uint32(1)
-    made = _write(bins, places, assign, numbers)
+    made = _write(bins, places, assign, plan, limit)
     manifests = []
-    for place, count, shards, note in zip(places, counts, made, notes, strict=True):
+    for place, count, shards, note in zip(places, plan.counts, made, notes, strict=True):
         shutil.copytree(bins.tokenizer, place / TOKENIZER)
         manifests.append(_manifest(bins, count, shards, note))
         write_manifest(place, manifests[-1])

@@ -1,7 +1,5 @@
 """A number for every document, drawn by a seed from its source and record: the same in all bins."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -28,12 +26,3 @@ class Draw:
     def __call__(self, batch: Batch) -> NDArray[np.uint64]:
         """(documents,) the number of each document."""
         return _mixed(self._sources[batch.source] ^ _mixed(batch.record.astype(np.uint64)))
-
-
-def batches(bins: Bins) -> Iterator[tuple[int, Batch]]:
-    """All documents in order, some at a time, each time with the number of the first."""
-    first = 0
-    for index in range(len(bins.manifest.shards)):
-        for batch in bins.shard(index).pieces():
-            yield first, batch
-            first += len(batch.record)

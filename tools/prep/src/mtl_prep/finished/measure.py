@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from mtl_common.bins import Bins
 from mtl_common.log import progress
-from mtl_prep.finished.draw import batches
+from mtl_prep.finished.reading import batches
 
 Counts = NDArray[np.int64]
 

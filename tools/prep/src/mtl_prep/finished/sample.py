@@ -15,7 +15,8 @@ from mtl_common.bins import Batch, Bins, Manifest, staged
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import load
 from mtl_prep.finished.divide import divide
-from mtl_prep.finished.draw import Draw, batches
+from mtl_prep.finished.draw import Draw
+from mtl_prep.finished.reading import batches
 
 WAITING = 1 << 16  # documents that wait to be compared
 

@@ -1,0 +1,32 @@
+"""The documents of finished bins from the first to the last, in little memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mtl_common.bins import Batch, Bins, Shard
+from mtl_common.errors import DataError
+from mtl_prep.corpus.places import content_hash
+
+
+def _check(path: Path, shard: Shard) -> None:
+    if shard.xxh3 not in ("", content_hash(path)):  # bins of version 1.0 have none
+        raise DataError(f"{path} is damaged, its hash is another; restore it or make the bins again")
+
+
+def batches(bins: Bins) -> Iterator[tuple[int, Batch]]:
+    """All documents in order, some at a time, each time with the number of the first."""
+    first = 0
+    for index in range(len(bins.manifest.shards)):
+        for batch in bins.shard(index).pieces():
+            yield first, batch
+            first += len(batch.record)
+
+
+def checked(bins: Bins) -> Iterator[tuple[int, Batch]]:
+    """As `batches`, of shards that are hashed before they are read; raises DataError for a damaged one."""
+    first = 0
+    for index, shard in enumerate(bins.manifest.shards):
+        _check(bins.path / shard.file, shard)
+        for batch in bins.shard(index).pieces():
+            yield first, batch
+            first += len(batch.record)
