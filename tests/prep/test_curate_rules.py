@@ -14,12 +14,12 @@ from mtl_prep.curate.c4 import C4
 from mtl_prep.curate.contamination import Contamination
 from mtl_prep.curate.fineweb import FineWeb
 from mtl_prep.curate.gopher_quality import GopherQuality
-from mtl_prep.curate.gopher_repetition import GopherRepetition, repeated_characters, top_characters
+from mtl_prep.curate.gopher_repetition import GopherRepetition
 from mtl_prep.curate.language import Language
 from mtl_prep.curate.length import Length
 from mtl_prep.curate.pii import Pii
 from mtl_prep.curate.recipe import KINDS, read_recipe
-from mtl_prep.curate.repeats import repeated_grams
+from mtl_prep.curate.repeats import repeated_characters
 from mtl_prep.curate.step import LocalStep, Verdict
 
 PROSE = (
@@ -150,10 +150,11 @@ def test_n_grams_are_counted_as_a_plain_loop_counts_them() -> None:
     random = np.random.default_rng(5)
     texts = [" ".join(random.choice(["a", "bb", "ccc", "d"], random.integers(12, 60))) for _ in range(60)]
     batch = Batch(texts)
-    for grams in repeated_grams(batch.word_hashes, batch.words, np.ones(len(texts), bool), 10):
-        top, again = top_characters(grams, batch.words), repeated_characters(grams, batch.words, range(60))
-        assert top.tolist() == [naive_top(text.split(), grams.n) for text in texts]
-        assert again.tolist() == [naive_repeated(text.split(), grams.n) for text in texts]
+    words, wanted = batch.words, np.ones(len(texts), bool)
+    top, again = repeated_characters(batch.word_hashes, words.before, words.offsets, wanted, 10)
+    for n in range(2, 11):
+        assert top[n].tolist() == [naive_top(text.split(), n) for text in texts]
+        assert again[n].tolist() == [naive_repeated(text.split(), n) for text in texts]
 
 
 def test_fineweb() -> None:

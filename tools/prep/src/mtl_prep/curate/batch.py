@@ -1,23 +1,36 @@
 """Some documents laid end to end, and views of all their words, lines and paragraphs at once.
 
-Rules look at a batch through numpy arrays that are made once, when first asked for, and shared. A document
-is followed by a line end that is not its own. "Characters" are code points.
+Rules look at a batch through arrays that are made once, when first asked for, and shared. A document is
+followed by a line end that is not its own. "Characters" are code points.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mtl_common.errors import UsageError
 from mtl_prep.curate import characters
-from mtl_prep.curate.hashing import Hashes
 
 Integers = NDArray[np.int64]
+Hash = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
-NEWLINE = 10
+
+
+@cache
+def compiled(name: str) -> ModuleType:
+    """A module of loops of this package; raises UsageError when numba is not there to compile them."""
+    try:
+        return import_module(f"mtl_prep.curate.{name}")
+    except ImportError:
+        raise UsageError(
+            'rules on texts need numba; install it with pip install "mtl-prep[curate]"'
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -76,86 +89,84 @@ class Batch:
     @cached_property
     def codes(self) -> NDArray[np.uint32]:
         """(characters,) the code points of all documents, each document followed by a line end."""
-        return np.frombuffer(("\n".join(self.texts) + "\n").encode("utf-32-le"), "<u4")
-
-    @cached_property
-    def kinds(self) -> NDArray[np.uint8]:
-        """(characters,) the flags of `characters`."""
-        return np.take(characters.kinds(), self.codes, mode="clip")
-
-    @cached_property
-    def small(self) -> NDArray[np.uint32]:
-        """(characters,) the code points in small letters."""
-        capitals = np.flatnonzero(self.has(characters.CAPITAL))
-        small = self.codes.copy()
-        small[capitals] = characters.lowered()[small[capitals]]
-        return small
+        return np.frombuffer("\n".join([*self.texts, ""]).encode("utf-32-le"), "<u4")
 
     @cached_property
     def plain(self) -> bytes:
         """The small letters as one byte a character, for `find` and patterns of bytes; 255 is any other."""
-        return np.minimum(self.small, 255).astype(np.uint8).tobytes()
+        return np.take(characters.plain(), self.codes, mode="clip").tobytes()
 
     def spans(self, starts: NDArray[Any], stops: NDArray[Any]) -> Spans:
         """Pieces in order, told by where they begin and end; none crosses from document to document."""
         return Spans(starts, stops, np.searchsorted(starts, self.starts))
 
-    def per_document(self, positions: NDArray[Any]) -> Integers:
-        """(n,) sorted positions -> (documents,) how many lie in each."""
-        return np.diff(np.searchsorted(positions, self.starts))
-
-    def has(self, flag: int) -> Mask:
-        """(characters,) which are of a kind."""
-        return np.asarray((self.kinds & np.uint8(flag)) != 0)
+    @cached_property
+    def _words(self) -> tuple[NDArray[Any], ...]:
+        return tuple(compiled("loops").words(self.codes, characters.kinds()))
 
     @cached_property
     def words(self) -> Spans:
         """Runs between white space, as str.split gives them."""
-        space = self.has(characters.SPACE)
-        edges = np.flatnonzero(np.diff(space, prepend=True))  # the last character is a line end
-        return self.spans(edges[0::2], edges[1::2])
+        return self.spans(*self._words[:2])
 
-    @cached_property
+    @property
     def word_kinds(self) -> NDArray[np.uint8]:
         """(words,) the flags of all characters of each word together."""
-        starts = self.words.starts
-        return np.bitwise_or.reduceat(self.kinds, starts) if len(starts) else self.kinds[:0]
+        return self._words[2]
+
+    @property
+    def word_hashes(self) -> Hash:
+        """(words,) a hash of each word."""
+        return self._words[3]
 
     @cached_property
-    def terms(self) -> Spans:
-        """Words as they are compared between documents: runs of letters and digits, ideographs one by one."""
-        part, alone = self.has(characters.WORDLY), self.has(characters.ALONE)
-        inside = _before(part)
-        begins = part & (~inside | alone | _before(alone))
-        return self.spans(np.flatnonzero(begins), np.flatnonzero(inside & (~part | begins)))
+    def _terms(self) -> tuple[NDArray[Any], ...]:
+        return tuple(compiled("loops").terms(self.codes, characters.kinds(), characters.lowered()))
+
+    @cached_property
+    def term_offsets(self) -> Integers:
+        """(documents + 1,) where each document's terms begin.
+
+        Terms are words as they are compared between documents: runs of letters and digits, ideographs one by
+        one.
+        """
+        return np.searchsorted(self._terms[0], self.starts, "right")
+
+    @property
+    def term_hashes(self) -> Hash:
+        """(terms,) a hash of each term in small letters."""
+        return self._terms[1]
+
+    @cached_property
+    def _lines(self) -> tuple[Integers, Integers]:
+        """(lines,) where each ends, and how many words begin before that."""
+        stops, words = compiled("loops").lines(self.codes, self.words.starts)
+        return stops, words
 
     @cached_property
     def lines(self) -> Spans:
         """What stands between line ends, empty lines too."""
-        stops = np.flatnonzero(self.codes == NEWLINE)
-        starts = np.concatenate([[0], stops[:-1] + 1])
-        return self.spans(starts, stops)
-
-    @cached_property
-    def content(self) -> Spans:
-        """The lines without the white space around them; those of white space alone are empty."""
-        first, last = self._words_of_lines
-        blank, words = first > last, self.words
-        starts = np.where(blank, self.lines.stops, np.append(words.starts, 0)[first])
-        stops = np.where(blank, self.lines.stops, np.append(words.stops, 0)[last])
-        return Spans(starts, stops, self.lines.offsets)
-
-    @cached_property
-    def _words_of_lines(self) -> tuple[Integers, Integers]:
-        """(lines,) the first and the last word of every line; first > last where there is none."""
-        starts = self.words.starts
-        return np.searchsorted(starts, self.lines.starts), np.searchsorted(starts, self.lines.stops) - 1
+        stops = self._lines[0]
+        return self.spans(np.concatenate([[0], stops + 1])[:-1], stops)
 
     @cached_property
     def words_a_line(self) -> Integers:
         """(lines,) how many words stand on each."""
-        first, last = self._words_of_lines
-        return last - first + 1
+        return np.diff(self._lines[1], prepend=0)
+
+    @cached_property
+    def line_hashes(self) -> Hash:
+        """(lines,) a hash of each line."""
+        return self.hashes_of(self.lines)
+
+    @cached_property
+    def content(self) -> Spans:
+        """The lines without the white space around them; those of white space alone are empty."""
+        words, end = self.words, self._lines[1]
+        blank = self.words_a_line == 0
+        starts = np.where(blank, self.lines.stops, np.append(words.starts, 0)[end - self.words_a_line])
+        stops = np.where(blank, self.lines.stops, np.append(words.stops, 0)[end - 1])
+        return Spans(starts, stops, self.lines.offsets)
 
     @cached_property
     def paragraphs(self) -> Spans:
@@ -179,20 +190,13 @@ class Batch:
         cut = Spans(np.maximum(lines.starts, low), np.minimum(lines.stops, high), lines.offsets)
         return cut.where(kept)
 
-    @cached_property
-    def hashes(self) -> Hashes:
-        """Hashes of any piece, as it is written."""
-        return Hashes(self.codes)
+    def hashes_of(self, pieces: Spans) -> Hash:
+        """(pieces,) a hash of each, equal wherever it stands."""
+        return np.asarray(compiled("loops").hashes_of(self.codes, pieces.starts, pieces.stops))
 
-    @cached_property
-    def word_hashes(self) -> NDArray[np.uint64]:
-        """(words,) a hash of each word."""
-        return self.hashes.of(self.words.starts, self.words.stops)
-
-    @cached_property
-    def term_hashes(self) -> NDArray[np.uint64]:
-        """(terms,) a hash of each term in small letters."""
-        return Hashes(self.small).of(self.terms.starts, self.terms.stops)
+    def later(self, hashes: Hash, pieces: Spans) -> Mask:
+        """(pieces,) which ones have the hash of an earlier one of their document."""
+        return np.asarray(compiled("loops").later(hashes, pieces.offsets))
 
 
 def _before(values: NDArray[Any], first: int = 0) -> NDArray[Any]:

@@ -99,7 +99,7 @@ def sentences(batch: Batch) -> Integers:
     ends = _among(codes[inner], SENTENCE_ENDS)
     small = characters.small_letters()[codes[words.starts]]
     ends[:-1] &= ~small[1:]
-    line = np.searchsorted(batch.lines.stops, words.starts)
+    line = np.repeat(np.arange(len(batch.words_a_line)), batch.words_a_line)
     follows = np.append(line[1:] == line[:-1], False)
     return np.bincount(line[ends & follows], minlength=len(batch.lines.starts)) + 1
 

@@ -86,3 +86,9 @@ def lowered() -> NDArray[np.uint32]:
         if len(small) == 1:
             table[code] = ord(small)
     return table
+
+
+@cache
+def plain() -> NDArray[np.uint8]:
+    """(code points,) the small letter of every character that has one of a byte, 255 for all others."""
+    return np.minimum(lowered(), 255).astype(np.uint8)

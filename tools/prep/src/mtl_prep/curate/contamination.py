@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from mtl_common.errors import ConfigError, DataError
-from mtl_prep.curate.batch import Batch, Mask
-from mtl_prep.curate.hashing import Hash, n_grams
+from mtl_prep.curate.batch import Batch, Hash, Integers, Mask, compiled
 from mtl_prep.curate.step import LocalStep, Verdict
 
 SIEVE_BITS = 22
@@ -41,9 +40,7 @@ class Contamination(LocalStep):
         return [base / path for path in self.sets.values()]
 
     def _grams(self, path: Path) -> Hash:
-        items = list(_items(path, self.keys))
-        batch = Batch(items)
-        grams, _ = n_grams(batch.term_hashes, batch.terms.offsets, self.n)
+        grams, _ = n_grams(Batch(list(_items(path, self.keys))), self.n)
         if not len(grams):
             raise DataError(f"{path} holds no item of {self.n} words; check it, its keys, and n")
         return np.unique(grams)
@@ -71,6 +68,12 @@ def _items(path: Path, keys: tuple[str, ...]) -> Iterator[str]:
         raise DataError(f"the evaluation set {path} cannot be read: {error}") from None
 
 
+def n_grams(batch: Batch, n: int) -> tuple[Hash, Integers]:
+    """The hashes of all n-grams of words, and where each document's begin (documents + 1,)."""
+    hashes, offsets = compiled("loops").n_grams(batch.term_hashes, batch.term_offsets, n, False)
+    return hashes, offsets
+
+
 class ContaminationJudge:
     """The search at work; a sieve of bits lets nearly all n-grams of a text pass at once."""
 
@@ -83,9 +86,9 @@ class ContaminationJudge:
     def judge(self, batch: Batch, wanted: Mask) -> Verdict:
         """The first set that shares enough with a document is the reason."""
         verdict = Verdict(len(batch))
-        grams, begins = n_grams(batch.term_hashes, batch.terms.offsets, self._settings.n)
-        close = self._sieve[_sieved(grams)]
-        grams, document = grams[close], batch.terms.document[begins[close]]
+        grams, offsets = n_grams(batch, self._settings.n)
+        close = np.flatnonzero(self._sieve[_sieved(grams)])
+        grams, document = grams[close], np.searchsorted(offsets, close, "right") - 1
         for name, known in self._sets.items():
             place = np.minimum(np.searchsorted(known, grams), len(known) - 1)
             shared = np.bincount(document[known[place] == grams], minlength=len(batch))

@@ -9,7 +9,6 @@ import numpy as np
 
 from mtl_prep.curate import characters
 from mtl_prep.curate.batch import Batch, Mask
-from mtl_prep.curate.repeats import later
 from mtl_prep.curate.step import Count, LocalStep, Share, Verdict
 
 
@@ -36,10 +35,11 @@ class FineWebJudge:
     def judge(self, batch: Batch, wanted: Mask) -> Verdict:
         """The first rule broken is the reason."""
         verdict, rules = Verdict(len(batch)), self._settings
-        lines = batch.lines.where(batch.content.lengths > 0)
+        filled = batch.content.lengths > 0
+        lines = batch.lines.where(filled)
         verdict.remove(lines.counts == 0, "empty")
         if rules.min_ended_lines:
-            last = batch.kinds[lines.stops - 1]
+            last = characters.kinds()[batch.codes[lines.stops - 1]]
             ended = lines.sums((last & np.uint8(characters.ENDING)) != 0)
             verdict.remove(ended < rules.min_ended_lines * lines.counts, "few lines end a sentence")
         if rules.max_short_lines:
@@ -47,7 +47,7 @@ class FineWebJudge:
             verdict.remove(short > rules.max_short_lines * lines.counts, "short lines")
         line_ends = batch.lines.counts - 1
         if rules.max_repeated_line_characters:
-            repeated = later(batch.hashes.of(lines.starts, lines.stops), lines)
+            repeated = batch.later(batch.line_hashes[filled], lines)
             inside, all_of_them = lines.sums(lines.lengths * repeated), batch.lengths - line_ends
             verdict.remove(
                 inside > rules.max_repeated_line_characters * all_of_them, "characters in repeated lines"

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from mtl_prep.curate import characters
-from mtl_prep.curate.batch import Batch, Integers, Mask
+from mtl_prep.curate.batch import Batch, Integers, Mask, compiled
 from mtl_prep.curate.step import Count, LocalStep, Share, Verdict
 
-HASH, DOT, ELLIPSIS, BULLETS = ord("#"), ord("."), 0x2026, (0x2022, ord("-"))
+DOT, ELLIPSIS, BULLETS = ord("."), 0x2026, (0x2022, ord("-"))
 
 
 class GopherQuality(LocalStep):
@@ -32,15 +32,6 @@ class GopherQuality(LocalStep):
     def begin(self, base: Path) -> "GopherQualityJudge":
         """The step at work."""
         return GopherQualityJudge(self)
-
-
-def _ellipses(batch: Batch) -> Integers:
-    """(documents,) how many: three dots, or the character."""
-    dots = batch.codes == DOT
-    edges = np.flatnonzero(np.diff(dots, prepend=False))
-    starts, stops = edges[0::2], edges[1::2]
-    threes = batch.spans(starts, stops).sums((stops - starts) // 3)
-    return threes + batch.per_document(np.flatnonzero(batch.codes == ELLIPSIS))
 
 
 def _line_rules(batch: Batch) -> tuple[Integers, Integers, Integers]:
@@ -88,9 +79,9 @@ class GopherQualityJudge:
         if rules.max_mean_word:
             verdict.remove(mean > rules.max_mean_word, "words too long")
         if rules.max_symbols:
-            hashes = batch.per_document(np.flatnonzero(batch.codes == HASH))
-            verdict.remove(hashes / words.counts > rules.max_symbols, "too many #")
-            verdict.remove(_ellipses(batch) / words.counts > rules.max_symbols, "too many ellipses")
+            crosses, ellipses = compiled("loops").symbols(batch.codes, batch.starts)
+            verdict.remove(crosses / words.counts > rules.max_symbols, "too many #")
+            verdict.remove(ellipses / words.counts > rules.max_symbols, "too many ellipses")
 
     def _judge_lines(self, batch: Batch, verdict: Verdict) -> None:
         rules = self._settings
@@ -106,7 +97,5 @@ class GopherQualityJudge:
             letters = words.sums((batch.word_kinds & np.uint8(characters.LETTER)) != 0)
             verdict.remove(letters / words.counts < rules.min_letter_words, "too few words with a letter")
         if rules.min_stop_words:
-            different = np.zeros(len(batch), np.int64)
-            for stop in self._stop_words:
-                different[np.unique(words.document[batch.word_hashes == stop])] += 1
+            different = compiled("loops").different(batch.word_hashes, words.offsets, self._stop_words)
             verdict.remove(different < rules.min_stop_words, "too few stop words")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mtl_prep.curate.batch import Batch, Integers, Mask
+from mtl_prep.curate.batch import Batch, Integers, Mask, compiled
 from mtl_prep.curate.step import Count, LocalStep, Verdict
 
 
@@ -37,9 +37,7 @@ def _size(batch: Batch, what: str) -> Integers:
 
 def _longest_words(batch: Batch) -> Integers:
     """(documents,) characters of the longest word."""
-    longest = np.zeros(len(batch), np.int64)
-    np.maximum.at(longest, batch.words.document, batch.words.lengths)
-    return longest
+    return np.asarray(compiled("loops").largest(batch.words.lengths, batch.words.offsets))
 
 
 class LengthJudge:

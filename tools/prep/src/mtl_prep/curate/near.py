@@ -21,14 +21,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from mtl_common.errors import UsageError
-from mtl_prep.curate.batch import Batch
-from mtl_prep.curate.hashing import BASE, Hash, mixed, n_grams
+from mtl_prep.curate.batch import Batch, Hash, Integers, compiled
 from mtl_prep.curate.step import GlobalStep, Signatures
 
 VERIFIED = 1 << 16  # pairs whose signatures are compared at a time
 ERRORS = 3.0
-
-Integers = NDArray[np.int64]
 
 
 def banding(threshold: float, permutations: int, recall: float) -> tuple[int, int]:
@@ -69,20 +66,12 @@ class NearDuplicates(GlobalStep):
 
     def sign(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Signatures, and keys of their bands; a key is 0 for a document without words."""
-        hashes, offsets = shingles(batch, self.shingle)
+        loops, (bands, size) = compiled("loops"), self.banding
+        hashes, offsets = loops.n_grams(batch.term_hashes, batch.term_offsets, self.shingle, True)
         rows = _signatures(hashes, offsets, self.permutations, self.seed)
-        keys = self._keys(rows)
+        keys = loops.band_keys(rows[:, : bands * size], bands)
         keys[:, np.diff(offsets) == 0] = 0
         return {"rows": rows.T, "keys": keys}
-
-    def _keys(self, rows: NDArray[np.uint32]) -> Hash:
-        """(documents, permutations) -> (bands, documents)."""
-        bands, size = self.banding
-        cut = rows[:, : bands * size].reshape(len(rows), bands, size).astype(np.uint64)
-        keys = np.zeros((len(rows), bands), np.uint64)
-        for i in range(size):
-            keys = mixed(keys * np.uint64(BASE) + cut[:, :, i] + np.uint64(1))
-        return np.ascontiguousarray(np.maximum(keys, np.uint64(1)).T)
 
     def originals(self, signatures: Signatures, documents: Integers) -> Integers:
         """The first document of the cluster."""
@@ -105,22 +94,6 @@ class NearDuplicates(GlobalStep):
         rows = signatures.columns("rows", known)
         first, second = place.reshape(pairs.shape).T
         return np.asarray((rows[:, first] == rows[:, second]).mean(0) >= self.least)
-
-
-def shingles(batch: Batch, size: int) -> tuple[Hash, Integers]:
-    """The hashes of all runs of `size` words, (n,), and where each document's begin, (documents + 1,).
-
-    A shorter document is one shingle.
-    """
-    terms, counts = batch.terms, batch.terms.counts
-    short = np.flatnonzero((counts > 0) & (counts < size))
-    hashes, begins = n_grams(batch.term_hashes, terms.offsets, size)
-    document = terms.document[begins]
-    extra = batch.hashes.of(batch.starts[:-1][short], batch.starts[1:][short] - 1)
-    document = np.concatenate([document, short])
-    order = np.argsort(document, kind="stable")
-    hashes = np.concatenate([hashes, extra])[order]
-    return hashes, np.searchsorted(document[order], np.arange(len(batch) + 1))
 
 
 def _signatures(hashes: Hash, offsets: Integers, permutations: int, seed: int) -> NDArray[np.uint32]:

@@ -1,99 +1,106 @@
-"""What occurs more than once within a document: lines, paragraphs, n-grams of words."""
+"""The n-grams of words that occur more than once in a document, counted in a compiled loop (see `loops`)."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-from mtl_prep.curate.batch import Integers, Mask, Spans
-from mtl_prep.curate.hashing import BASE, Hash, mixed
+from mtl_prep.curate.loops import BASE, Hash, Integers, most, slot_of, slots_for
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Equal keys together: `order` sorts the keys, run i is `order[starts[i]:starts[i] + counts[i]]`."""
+class Table(NamedTuple):
+    """A table of n-grams (see `loops.slot_of`): how often each occurs, and the round that met it last."""
 
-    order: Integers
-    starts: Integers
+    keys: Hash
+    stamps: Integers
     counts: Integers
-
-    @property
-    def first(self) -> Integers:
-        """(runs,) the first place of each key."""
-        return np.minimum.reduceat(self.order, self.starts) if len(self.starts) else self.starts
-
-    def repeated(self) -> "Runs":
-        """The runs of more than one."""
-        several = self.counts > 1
-        inside = np.repeat(several, self.counts)
-        counts = self.counts[several]
-        return Runs(self.order[inside], np.cumsum(counts) - counts, counts)
+    marks: Integers
 
 
-def salted(hashes: Hash, pieces: Spans) -> Hash:
-    """(pieces,) hashes that differ from document to document."""
-    salts = mixed(np.arange(1, len(pieces.counts) + 1, dtype=np.uint64))
-    return hashes + np.repeat(salts, pieces.counts)
+@njit(cache=True)
+def tally(table: Table, stamp: int, keys: Hash, slots: Integers) -> None:
+    """Counts keys (n,) in a table, and tells the slot of each (n,)."""
+    size = slots_for(len(keys))
+    known, stamps = table.keys[:size], table.stamps[:size]
+    for i in range(len(keys)):
+        slot = slot_of(known, stamps, stamp, keys[i])
+        table.counts[slot] = table.counts[slot] + 1 if stamps[slot] == stamp else 1
+        known[slot], stamps[slot], slots[i] = keys[i], stamp, slot
 
 
-def runs(keys: Hash) -> Runs:
-    """Groups equal keys."""
-    order = np.argsort(keys)
-    keys = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
-    return Runs(order, starts, np.diff(np.append(starts, len(keys))))
+@njit(cache=True)
+def most_often(table: Table, slots: Integers) -> tuple[int, int]:
+    """How often the n-gram occurs that occurs most often, and which one (of n, in order) is its first."""
+    best = first = 0
+    for i in range(len(slots)):
+        if table.counts[slots[i]] > best:
+            best, first = table.counts[slots[i]], i
+    return best, first
 
 
-def later(hashes: Hash, pieces: Spans) -> Mask:
-    """(pieces,) which ones are like an earlier one of their document."""
-    mask = np.ones(len(hashes), bool)
-    mask[runs(salted(hashes, pieces)).first] = False
-    return mask
+@njit(cache=True)
+def again_characters(
+    table: Table, stamp: int, places: Integers, slots: Integers, before: Integers, n: int
+) -> int:
+    """Characters of the n-grams that are like an earlier one and overlap none that was counted."""
+    free = total = 0
+    for i in range(len(slots)):
+        slot, place = slots[i], places[i]
+        if table.counts[slot] > 1 and place >= free:
+            if table.marks[slot] == stamp:
+                total += before[place + n] - before[place]
+                free = place + n
+            table.marks[slot] = stamp
+    return total
 
 
-@dataclass(frozen=True)
-class Grams:
-    """The n-grams of words that occur more than once in their document.
+@njit(cache=True)
+def longer(table: Table, places: Integers, keys: Hash, slots: Integers) -> int:
+    """Keeps those n-grams that can repeat as an n+1-gram, at the front; how many these are.
 
-    places (grams,) the word each begins at, ascending; hashes (grams,); runs group equal ones.
+    They repeat as an n-gram, and are followed by one that does.
     """
-
-    n: int
-    places: Integers
-    hashes: Hash
-    runs: Runs
-
-
-def _sieved(keys: Hash) -> Integers:
-    """The places of keys that may occur more than once: all that do, and some others."""
-    bits = max(int(4 * len(keys)).bit_length(), 8)
-    bucket = (keys >> np.uint64(64 - bits)).astype(np.int64)
-    return np.flatnonzero(np.bincount(bucket, minlength=1 << bits)[bucket] > 1)
+    count = 0
+    for i in range(len(slots) - 1):
+        follows = places[i + 1] == places[i] + 1
+        if follows and table.counts[slots[i]] > 1 and table.counts[slots[i + 1]] > 1:
+            places[count], keys[count] = places[i], keys[i]
+            count += 1
+    return count
 
 
-def _repeated(n: int, places: Integers, hashes: Hash) -> Grams:
-    likely = _sieved(mixed(hashes))
-    places, hashes = places[likely], hashes[likely]
-    found = runs(hashes).repeated()
-    kept = np.zeros(len(places), bool)
-    kept[found.order] = True
-    renamed = np.cumsum(kept) - 1
-    return Grams(n, places[kept], hashes[kept], Runs(renamed[found.order], found.starts, found.counts))
+@njit(cache=True)
+def repeated_characters(
+    hashes: Hash, before: Integers, offsets: Integers, wanted: NDArray[np.bool_], longest: int
+) -> tuple[Integers, Integers]:
+    """How many characters repeated n-grams of words make up, (longest + 1, documents) each; row n is of n.
 
-
-def repeated_grams(hashes: Hash, words: Spans, wanted: Mask, last: int) -> Iterator[Grams]:
-    """The repeated n-grams of some documents for n = 2 to `last`.
-
-    Only what repeats as an n-gram can do so as an n+1-gram, so there are fewer at each step. A document that
-    is taken out of `wanted` (documents,) between two steps is looked at no longer.
+    The first: those of all occurrences of the n-gram that occurs most often, one blank between words counted;
+    of several such n-grams it is the first. The second: those of the words of n-grams that are like an
+    earlier one and overlap none that was counted. hashes (words,), before (words + 1,) the characters of all
+    words before each, offsets (documents + 1,) of words, wanted (documents,).
     """
-    document = words.document
-    places = np.flatnonzero((document[1:] == document[:-1]) & wanted[document[1:]])
-    values = salted(hashes, words)[places]
-    for n in range(2, last + 1):
-        found = _repeated(n, places, values * np.uint64(BASE) + hashes[places + n - 1])
-        yield found
-        follows = np.diff(found.places, append=-1) == 1
-        follows &= document[np.minimum(found.places + n, len(document) - 1)] == document[found.places]
-        follows &= wanted[document[found.places]]
-        places, values = found.places[follows], found.hashes[follows]
+    documents, size = len(offsets) - 1, most(offsets)
+    top = np.zeros((longest + 1, documents), np.int64)
+    again = np.zeros((longest + 1, documents), np.int64)
+    empty = np.full(slots_for(size), -1, np.int64)
+    table = Table(np.empty(len(empty), np.uint64), empty, np.empty_like(empty), empty.copy())
+    places, keys, slots = np.empty(size, np.int64), np.empty(size, np.uint64), np.empty(size, np.int64)
+    stamp = 0
+    for document in range(documents):
+        first, words = offsets[document], offsets[document + 1] - offsets[document]
+        count = words - 1 if wanted[document] and words else 0
+        for i in range(count):
+            places[i], keys[i] = first + i, hashes[first + i]
+        for n in range(2, min(longest, words * wanted[document]) + 1):
+            for i in range(count):
+                keys[i] = keys[i] * BASE + hashes[places[i] + n - 1]
+            stamp += 1
+            tally(table, stamp, keys[:count], slots[:count])
+            best, place = most_often(table, slots[:count])
+            at = places[place] if best > 1 else first
+            top[n, document] = (before[at + n] - before[at] + n - 1) * max(best, 1)
+            again[n, document] = again_characters(table, stamp, places[:count], slots[:count], before, n)
+            count = longer(table, places[:count], keys[:count], slots[:count])
+    return top, again
