@@ -13,8 +13,10 @@ from mtl_prep.cli_corpus import (
     Corpus,
     Engine,
     Errors,
+    Keys,
     MaxBad,
     RayAddress,
+    Shape,
     Split,
     TaskOf,
     TextKey,
@@ -89,15 +91,8 @@ def tokenize_corpus(
     shuffle_documents: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed.")
     ] = None,
-    shape: Annotated[
-        str, typer.Option(help="What a record is: text, chat, pair or qa; the answers count as labels.")
-    ] = "text",
-    keys: Annotated[
-        str | None,
-        typer.Option(
-            help="Keys of another shape than text: messages; source,target; question,answer,context."
-        ),
-    ] = None,
+    shape: Shape = "text",
+    keys: Keys = None,
     separator: Annotated[str, typer.Option(help="Between the source and the target of a pair.")] = r"\n",
     sentences: Annotated[
         str | None, typer.Option(metavar="LANGUAGE", help="Keep where sentences begin, as in en or de text.")

@@ -26,16 +26,31 @@ RayAddress = Annotated[
 TaskOf = Annotated[
     str | None, typer.Option(help="Do one share, such as 3/64, as a task of an array job; then finish.")
 ]
+Shape = Annotated[
+    str, typer.Option(help="What a record is: text, chat, pair or qa; the answers count as labels.")
+]
+Keys = Annotated[
+    str | None,
+    typer.Option(help="Keys of another shape than text: messages; source,target; question,answer,context."),
+]
 MaxBad = Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")]
 
 
-def typed_again(text_key: str, split: str = "file", errors: str = "bad") -> str:
+def typed_again(
+    text_key: str, split: str = "file", errors: str = "bad", shape: str = "text", keys: str | None = None
+) -> str:
     """The options of reading that are not the usual ones, as the next command needs them.
 
     >>> typed_again("data.body", errors="replace")
     ' --text-key data.body --errors replace'
     """
-    options = {"--text-key": (text_key, "text"), "--split": (split, "file"), "--errors": (errors, "bad")}
+    options: dict[str, tuple[str | None, str | None]] = {
+        "--text-key": (text_key, "text"),
+        "--split": (split, "file"),
+        "--errors": (errors, "bad"),
+        "--shape": (shape, "text"),
+        "--keys": (keys, None),
+    }
     return "".join(
-        f" {name} {shlex.quote(value)}" for name, (value, usual) in options.items() if value != usual
+        f" {name} {shlex.quote(str(value))}" for name, (value, usual) in options.items() if value != usual
     )

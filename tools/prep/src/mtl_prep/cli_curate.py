@@ -12,8 +12,10 @@ from mtl_prep.cli_corpus import (
     Corpus,
     Engine,
     Errors,
+    Keys,
     MaxBad,
     RayAddress,
+    Shape,
     Split,
     TaskOf,
     TextKey,
@@ -62,6 +64,8 @@ def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
         errors=wish.errors,
         runs_on=wish.runs_on,
         ray_address=wish.ray_address,
+        shape=wish.shape,
+        keys=wish.keys,
     )
     if not (wish.out / MANIFEST).exists():
         check_place(wish.out)
@@ -89,7 +93,8 @@ def finished(out: Path, workers: int, max_bad: str | None) -> None:
 
 
 def _tokenize_next(request: "Request") -> None:
-    options = f"--tokenizer TOKENIZER --out bins{typed_again(request.text_key)}"
+    again = typed_again(request.text_key, shape=request.shape, keys=request.keys)
+    options = f"--tokenizer TOKENIZER --out bins{again}"
     next_command(f"mtl-prep tokenize {shlex.quote(str(request.out))} {options}")
 
 
@@ -109,6 +114,8 @@ def curate_corpus(
     engine: Engine = "local",
     ray_address: RayAddress = None,
     task: TaskOf = None,
+    shape: Shape = "text",
+    keys: Keys = None,
 ) -> None:
     """Removes and mends documents by the steps of a recipe; the same command continues an interrupted run."""
     from mtl_prep.curate import array_job, report
@@ -129,6 +136,8 @@ def curate_corpus(
         errors=errors,
         runs_on=engine,
         ray_address=ray_address,
+        shape=shape,
+        keys=keys,
     )
     if task is None:
         _curated(request)

@@ -30,6 +30,26 @@ def value_at(record: Mapping[str, Any], key: str) -> Any:
     return value
 
 
+def _put(value: Any, path: Sequence[str], new: Any) -> Any:
+    if not path:
+        return new
+    if isinstance(value, list):
+        place = int(path[0])
+        return [*value[:place], _put(value[place], path[1:], new), *value[place + 1 :]]
+    return {**value, path[0]: _put(value[path[0]], path[1:], new)}
+
+
+def put_at(record: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A record with another value where `value_at` finds one; under the key where it finds none.
+
+    >>> put_at({"n": 1, "a": [{"b": "old"}]}, "a.0.b", "new")
+    {'n': 1, 'a': [{'b': 'new'}]}
+    """
+    if key in record or value_at(record, key) is ABSENT:
+        return {**record, key: value}
+    return dict(_put(record, key.split("."), value))
+
+
 class Key(Protocol):
     """Where what matters of a record stands."""
 

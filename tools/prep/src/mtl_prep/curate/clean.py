@@ -11,13 +11,13 @@ import numpy as np
 import orjson
 import zstandard
 
-from mtl_prep.corpus.keys import ABSENT, value_at
 from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
 from mtl_prep.curate.account import KEPT, REPEATED, Account
 from mtl_prep.curate.chunk import Chunk, chunks
 from mtl_prep.curate.decide import Decision, decision
 from mtl_prep.curate.examine import begun_steps
 from mtl_prep.curate.files import durable
+from mtl_prep.curate.judged import judged
 from mtl_prep.curate.places import Places
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.samples import SHOWN, Drawn, draw, share_of
@@ -49,28 +49,6 @@ class Clean:
 def kept_path(directory: Path, unit: str) -> Path:
     """The file of what stays of a unit."""
     return directory / f"{unit}.jsonl.zst"
-
-
-def _put(value: Any, path: list[str], text: str) -> Any:
-    """A value with a text at the end of a path into it."""
-    if not path:
-        return text
-    if isinstance(value, list):
-        place = int(path[0])
-        return [*value[:place], _put(value[place], path[1:], text), *value[place + 1 :]]
-    return {**value, path[0]: _put(value[path[0]], path[1:], text)}
-
-
-def with_text(record: dict[str, Any], text_key: str, text: str) -> dict[str, Any]:
-    """A record with another text, where `--text-key` finds the old one; one without any has it under the key.
-
-    >>> with_text({"n": 1, "a": [{"b": "old"}]}, "text,a.0.b", "new")
-    {'n': 1, 'a': [{'b': 'new'}]}
-    """
-    keys = text_key.split(",")
-    key = next((key for key in keys if isinstance(value_at(record, key), str)), keys[0])
-    plain = key in record or value_at(record, key) is ABSENT
-    return record | {key: text} if plain else dict(_put(record, key.split("."), text))
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -131,9 +109,9 @@ class Cleaner:
 
     def _lines(self, unit: Unit, chunk: Chunk) -> bytes:
         """The documents that stay, as JSON lines."""
-        key, lines = self._job.reading.text_key, []
+        key, lines = judged(self._job.reading), list[bytes]()
         for i in np.flatnonzero(chunk.fates == KEPT).tolist():
-            record = with_text(chunk.records[i], key, chunk.texts[i])
+            record = key.put(chunk.records[i], chunk.texts[i])
             name, number = self._places.of(unit, chunk.first + i)
             lines.append(_line({ORIGIN: {"source": name, "record": number}, **record}))
         return b"".join(lines)

@@ -8,8 +8,10 @@ from typing import Any
 
 from mtl_prep.corpus.find import Corpus, Split
 from mtl_prep.corpus.units import Errors, Reading
+from mtl_prep.curate.judged import JudgedShape, check_steps
 from mtl_prep.curate.manifest import Manifest
 from mtl_prep.curate.recipe import Recipe
+from mtl_prep.encoding.shapes import keys_asked, parse_shape
 from mtl_prep.running.plan import Plan
 from mtl_prep.running.shares import Share
 from mtl_prep.running.stdin import found
@@ -35,17 +37,38 @@ class Request:
     errors: Errors = "bad"
     runs_on: str = "local"
     ray_address: str | None = None
+    shape: str = "text"
+    keys: str | None = None
+
+    @property
+    def judged_shape(self) -> JudgedShape | None:
+        """What a record is, if more than a text; raises UsageError for what cannot be."""
+        found = parse_shape(self.shape, keys_asked(self.shape, self.keys, self.text_key), "")
+        return None if found is None else JudgedShape(found.name, found.keys)
 
     def plan(self, recipe: Recipe) -> Plan:
-        """The files that are read, and all that decides the bytes of the clean corpus."""
-        options = {"text_key": self.text_key, "shard_bytes": self.shard_bytes, **recipe.written()}
+        """The files that are read, and all that decides the bytes of the clean corpus.
+
+        Raises UsageError for what does not go together.
+        """
+        options: dict[str, Any] = {
+            "text_key": self.text_key,
+            "shard_bytes": self.shard_bytes,
+            **recipe.written(),
+        }
         usual = {"split": "file", "errors": "bad"}
         options |= {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
-        return Plan(found(self.corpus, self.split, self.out), "", options, self.part_bytes)
+        corpus, shape = found(self.corpus, self.split, self.out), self.judged_shape
+        if shape is not None:
+            shape.check(corpus.sources)
+            check_steps(recipe, shape)
+            options |= {"shape": shape.name, "keys": ",".join(shape.keys)}
+        return Plan(corpus, "", options, self.part_bytes)
 
     def reading(self, corpus: Corpus) -> Reading:
         """What decides the units of the corpus and the documents in them."""
-        return Reading(corpus.sources, self.text_key, self.part_bytes, self.errors)
+        shape = self.judged_shape
+        return Reading(corpus.sources, self.text_key, self.part_bytes, self.errors, shape=shape)
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""

@@ -25,7 +25,6 @@ PROBE = tuple(  # white space and words where tokenizers are known to treat the 
         ("assistant", " 12 ways"),
     )
 )
-RECORDS = frozenset({"lines", "json", "csv", "parquet", "arrow"})  # kinds of sources that hold some
 
 
 class Records:
@@ -87,11 +86,7 @@ class Composition:
         """
         if self.shape is None:
             return
-        for source in sources:
-            if source.kind not in RECORDS:
-                raise UsageError(
-                    f"{source.name} is text without records; --shape {self.shape.name} takes JSON and tables"
-                )
+        self.shape.check(sources)
         if self.shape.name == "chat":
             _check_pieces(Dialogues(tokenizer), tokenizer)
 

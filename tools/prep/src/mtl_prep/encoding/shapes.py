@@ -19,7 +19,8 @@ import orjson
 from mtl_common.config import nearest
 from mtl_common.dialogue import Piece
 from mtl_common.errors import UsageError
-from mtl_prep.corpus.keys import ABSENT, value_at
+from mtl_prep.corpus.find import Source
+from mtl_prep.corpus.keys import ABSENT, put_at, value_at
 from mtl_prep.corpus.records import NOT_OBJECT, BadRecordError
 
 KEYS = {
@@ -30,6 +31,7 @@ KEYS = {
 TEXT = "text"
 OPTIONAL = "context"
 OTHER_FORM = "conversations"  # the usual key of messages that say `from` and `value`
+RECORDS = frozenset({"lines", "json", "csv", "parquet", "arrow"})  # kinds of sources that hold some
 ROLES = {"human": "user", "gpt": "assistant"} | {
     role: role for role in ("system", "developer", "user", "assistant", "tool")
 }
@@ -40,7 +42,7 @@ def _message(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise BadRecordError("message not an object")
     role = ROLES.get(str(value.get("role", value.get("from"))))
-    content = value.get("content", value.get("value"))
+    content = value.get(_content(value))
     if role is None:
         raise BadRecordError("unknown role")
     if not isinstance(content, str):
@@ -49,6 +51,11 @@ def _message(value: Any) -> dict[str, Any]:
         raise BadRecordError("empty answer")
     others = {key: other for key, other in value.items() if key not in ("from", "value")}
     return {**others, "role": role, "content": content}
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """The key of a message's text."""
+    return "content" if "content" in message else "value"
 
 
 def _messages(found: Any) -> list[dict[str, Any]]:
@@ -119,13 +126,42 @@ class Shape:
         """What matters of a record, as JSON; raises BadRecordError, whose message is the reason, for none."""
         if not isinstance(record, Mapping):
             raise BadRecordError(NOT_OBJECT)
-        found = [value_at(record, key) for key in self.keys]
-        if self.name != "chat":
-            names = KEYS[self.name]
-            return _written([_string(v, n) for v, n in zip(found, names, strict=True)])
-        if found == [ABSENT] and self.keys == KEYS["chat"]:
-            found = [record.get(OTHER_FORM, ABSENT)]
-        return _written(_messages(found[0]))
+        if self.name == "chat":
+            return _written(_messages(value_at(record, self._place(record))))
+        found = zip(self.keys, KEYS[self.name], strict=True)
+        return _written([_string(value_at(record, key), name) for key, name in found])
+
+    def _place(self, record: Mapping[str, Any]) -> str:
+        """The key of a dialogue's messages."""
+        absent = self.keys == KEYS["chat"] and value_at(record, self.keys[0]) is ABSENT
+        return OTHER_FORM if absent else self.keys[0]
+
+    def texts(self, record: Mapping[str, Any]) -> list[str]:
+        """The texts of a good record in order, roles left out."""
+        if self.name == "chat":
+            return [message[_content(message)] for message in value_at(record, self._place(record))]
+        found = (value_at(record, key) for key in self.keys)
+        return [text for text in found if isinstance(text, str)]
+
+    def with_texts(self, record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+        """A good record with others in the place of its texts."""
+        if self.name == "chat":
+            place = self._place(record)
+            pairs = zip(value_at(record, place), texts, strict=True)
+            return put_at(record, place, [{**message, _content(message): text} for message, text in pairs])
+        keys = [key for key in self.keys if isinstance(value_at(record, key), str)]
+        new = dict(record)
+        for key, text in zip(keys, texts, strict=True):
+            new = put_at(new, key, text)
+        return new
+
+    def check(self, sources: Iterable[Source]) -> None:
+        """Raises UsageError for sources without records."""
+        for source in sources:
+            if source.kind not in RECORDS:
+                raise UsageError(
+                    f"{source.name} is text without records; --shape {self.name} takes JSON and tables"
+                )
 
     def pieces(self, text: str) -> tuple[Piece, ...]:
         """The pieces of a pair or question that `of` found."""
@@ -150,6 +186,11 @@ class Shape:
         names = list(names)
         missing = next((key for key in self.keys if key not in names), self.keys[0])
         return f"the keys are {', '.join(names)}{nearest(missing, names)}: name them with --keys"
+
+
+def keys_asked(shape: str, keys: str | None, text_key: str) -> str | None:
+    """The keys of a shape as options name them: `--text-key` may name that of dialogues."""
+    return text_key if shape == "chat" and keys is None and text_key != TEXT else keys
 
 
 def parse_shape(name: str, keys: str | None, separator: str) -> Shape | None:
