@@ -5,16 +5,16 @@ journals what it made of each unit under its name. The documents of a unit are i
 one, its giant (`documents.giant`): a document too large to hold, whose text is asked for in pieces.
 
 A source is cut by its format (see `formats`) into parts that can be read alone, and a part, while it is read,
-into blocks of about `Reading.part_bytes`. A file that must be read from its start is one part, and several
-processes may each take some of its blocks: a stripe of it.
+into blocks of about `Reading.part_bytes`. A file that must be read from its start is one part. Machines that
+share its work each take a stripe, every so many blocks; processes of one machine hand blocks to each other.
 """
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mtl_prep.corpus.formats import Errors, Part, Reading, format_of
+from mtl_prep.corpus.formats import Block, Errors, Part, Reading, format_of
 from mtl_prep.corpus.formats.whole import texts
 from mtl_prep.corpus.places import content_hash
 from mtl_prep.corpus.records import Documents
@@ -23,12 +23,14 @@ from mtl_prep.journal import Journal
 __all__ = [
     "Chunk",
     "Errors",
+    "Handed",
     "Hash",
     "ReadTask",
     "Reading",
     "Stripe",
     "Texts",
     "Unit",
+    "blocks_of",
     "documents",
     "is_done",
     "parts_of",
@@ -54,6 +56,14 @@ class Stripe:
 
 
 @dataclass(frozen=True)
+class Handed:
+    """The unit of that name: a block that one process has found, and any may read."""
+
+    name: str
+    block: Block = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Texts:
     """A run of files that are a document each."""
 
@@ -68,7 +78,7 @@ class Hash:
     source: int
 
 
-ReadTask = Chunk | Stripe | Texts | Hash
+ReadTask = Chunk | Stripe | Handed | Texts | Hash
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ def parts_of(source: int, reading: Reading) -> int | None:
 
 def _blocks(
     source: int, part: int, stripe: int, stripes: int, reading: Reading, journal: Journal
-) -> Iterator[Unit]:
+) -> Iterator[Handed]:
     def wanted(block: int) -> bool:
         return block % stripes == stripe and not journal.has(unit_name(source, part, block))
 
@@ -130,8 +140,21 @@ def _blocks(
     for number, block in enumerate(format_of(reading.sources[source].kind).blocks(whole, reading)):
         names.append(unit_name(source, part, number))
         if wanted(number):
-            yield Unit(names[-1], block.read(), block.size)
+            yield Handed(names[-1], block)
     journal.write(end_name(source, part), {"units": names})
+
+
+def blocks_of(task: ReadTask, reading: Reading, journal: Journal) -> Iterator[Handed]:
+    """The blocks of a task that the journal does not know yet, for any process to read.
+
+    None of files that are read whole.
+    """
+    if isinstance(task, Chunk):
+        yield from _blocks(task.source, task.part, 0, 1, reading, journal)
+    elif isinstance(task, Stripe):
+        yield from _blocks(task.source, 0, task.stripe, task.stripes, reading, journal)
+    elif isinstance(task, Handed):
+        yield task
 
 
 def _texts(task: Texts, reading: Reading, journal: Journal) -> Iterator[Unit]:
@@ -150,18 +173,19 @@ def read(task: ReadTask, reading: Reading, journal: Journal) -> Iterator[Unit]:
 
     A unit's work must be journaled under its name before the next one is asked for.
     """
-    if isinstance(task, Chunk):
-        yield from _blocks(task.source, task.part, 0, 1, reading, journal)
-    elif isinstance(task, Stripe):
-        yield from _blocks(task.source, 0, task.stripe, task.stripes, reading, journal)
-    elif isinstance(task, Texts):
+    if isinstance(task, Texts):
         yield from _texts(task, reading, journal)
-    else:
+    elif isinstance(task, Hash):
         journal.write(hash_name(task.source), {"xxh3": content_hash(reading.sources[task.source].address)})
+    else:
+        for found in blocks_of(task, reading, journal):
+            yield Unit(found.name, found.block.read(), found.block.size)
 
 
 def is_done(task: ReadTask, journal: Journal) -> bool:
     """Whether the journal knows all of a task."""
+    if isinstance(task, Handed):
+        return journal.has(task.name)
     if isinstance(task, Hash):
         return journal.has(hash_name(task.source))
     end = end_name(

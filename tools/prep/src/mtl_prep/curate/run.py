@@ -32,6 +32,7 @@ from mtl_prep.curate.totals import Totals
 from mtl_prep.journal import Journal
 from mtl_prep.running import pool
 from mtl_prep.running.cut import unit_tasks
+from mtl_prep.running.handing import Handing
 from mtl_prep.running.pieces import WORK
 from mtl_prep.running.plan import begun, compare, decided
 from mtl_prep.running.plan import decide as write_down
@@ -87,9 +88,9 @@ class Curating:
         """Has all units of a share worked on that the journal does not know yet."""
         whole = share == Share()
         done = sum(journal.read(name)["size"] for name in journal.names("unit-")) if whole else 0
-        tasks, size = unit_tasks(journal, self.reading, self.runner.workers, share)
+        tasks, size = unit_tasks(journal, self.reading, self.runner.readers, share)
         with progress(what, size, "bytes", done=done) as shown:
-            for amount in self.runner.run(job, tasks):
+            for amount in self.runner.run(job, tasks, Handing(self.reading, journal.directory)):
                 shown.advance(amount)
         return Part(share, what, len(tasks), shown.done)
 

@@ -77,18 +77,21 @@ def _split(task: ReadTask, pieces: int) -> Iterator[ReadTask]:
         yield task
 
 
-def unit_tasks(journal: Journal, reading: Reading, workers: int, share: Share) -> tuple[list[ReadTask], int]:
-    """What is left to do of a share of the units, for so many processes, and the bytes of the whole share.
+def unit_tasks(journal: Journal, reading: Reading, readers: int, share: Share) -> tuple[list[ReadTask], int]:
+    """What is left to do of a share of the units, and the bytes of the whole share.
 
+    Up to so many `readers` each read through a file that is read from its start, for stripes of it.
     Shares are disjoint, all together they are the corpus, and they depend on it and their number alone.
     """
     dealt = _dealt(_all(reading, share.of), share.of)
     mine = [(task, size) for number, (task, size) in dealt if number == share.number]
     total = sum(size for task, size in mine if not isinstance(task, Hash))
     # as many processes for a file that is read from its start as it is worth of the work
-    pieces = ((task, max(1, _pieces(workers * size, max(total, 1)))) for task, size in mine)
+    pieces = ((task, max(1, _pieces(readers * size, max(total, 1)))) for task, size in mine)
     split = (part for task, count in pieces for part in _split(task, count))
-    return [task for task in split if not is_done(task, journal)], total
+    left = [task for task in split if not is_done(task, journal)]
+    # who reads such a file has work for the others, so it is begun first
+    return sorted(left, key=lambda task: not isinstance(task, Stripe)), total
 
 
 def left_by_share(journal: Journal, reading: Reading, shares: int) -> Counter[int]:

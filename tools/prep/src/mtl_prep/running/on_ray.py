@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mtl_common.errors import RankError, UsageError
 from mtl_common.log import duration
-from mtl_prep.running.pool import LOOK_EVERY, STILL, Job, Worker, keep_telling, told
+from mtl_prep.running.pool import LOOK_EVERY, STILL, WHOLE, Job, Parts, Worker, keep_telling, told
 from mtl_prep.running.trouble import deferred
 
 RETRIES = 3  # of a task whose process died, and new processes in place of one
@@ -108,7 +108,12 @@ class OnRay:
         """How many pieces of work go on at once."""
         return self._workers
 
-    def run(self, job: Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
+    @property
+    def readers(self) -> int:
+        """All: processes may lie on other machines, so nothing is handed about."""
+        return self._workers
+
+    def run(self, job: Job[Step], tasks: Sequence[Any], parts: Parts = WHOLE) -> Iterator[Step]:
         """Does all tasks; yields what each finished step stands for.
 
         Raises what a task raised, and RankError when Ray gives a task up or finishes nothing for long.

@@ -1,4 +1,8 @@
-"""Does pieces of work in several processes, and notices when one of them is gone or stands still."""
+"""Does pieces of work in several processes, and notices when one of them is gone or stands still.
+
+Work whose parts only one process can find, as the blocks of a packed file, is shared all the same: who finds
+a part leaves it to another process as long as few are waiting, and else does it at once.
+"""
 
 import multiprocessing
 import os
@@ -8,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
@@ -18,6 +23,7 @@ from mtl_common.log import duration
 LOOK_EVERY = 0.5  # seconds between looks at the processes
 STILL = 1800.0  # seconds without a sign of life from any process, after which they are given up
 BEAT = 60.0  # seconds between signs of life of a process that is at a long piece of work
+WAITING = 8  # parts at most that wait for a process: the one that found them holds them
 
 Step = TypeVar("Step", covariant=True)
 
@@ -32,6 +38,31 @@ class Worker(Protocol[Step]):
 
     def run(self, task: Any) -> Iterator[Step]:
         """Does one; yields what each finished step stands for: an amount, or more."""
+
+
+class Parts(Protocol):
+    """How pieces of work fall into parts; it is sent to every process."""
+
+    def most(self, tasks: Sequence[Any]) -> int:
+        """How many processes may work at once."""
+
+    def of(self, task: Any) -> Iterator[tuple[Any, bool]]:
+        """The parts of a piece of work in order, and whether another process may do it."""
+
+
+class Whole:
+    """Pieces of work that are done as they are."""
+
+    def most(self, tasks: Sequence[Any]) -> int:
+        """One process for each."""
+        return len(tasks)
+
+    def of(self, task: Any) -> Iterator[tuple[Any, bool]]:
+        """All of it."""
+        yield task, False
+
+
+WHOLE = Whole()
 
 
 class Job(Protocol[Step]):
@@ -75,23 +106,53 @@ def told(error: Exception) -> Exception:
     return found
 
 
-def _serve(job: Job[Any], tasks: Any, events: Any) -> None:
-    """The life of one process: tasks come until None; events are (process, what, more)."""
+@dataclass(frozen=True)
+class _Channels:
+    """What processes have in common: an inbox of (task, whether a process left it), room in it, and events.
+
+    Events are (process, what, more). There is room for so many parts that are left to others.
+    """
+
+    inbox: Any
+    room: Any
+    events: Any
+
+    def leave(self, part: Any) -> bool:
+        """Leaves a part of the work to another process, if there is room."""
+        if not self.room.acquire(block=False):
+            return False
+        self.events.put((os.getpid(), "left", None))
+        self.inbox.put((part, True))
+        return True
+
+    def take(self) -> Any:
+        """The next piece of work."""
+        task, left = self.inbox.get()
+        if left:
+            self.room.release()
+        return task
+
+
+def _serve(job: Job[Any], parts: Parts, channels: _Channels) -> None:
+    """The life of one process, which the parent ends."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # a process is one core's worth; libraries of ours would start a thread a core each
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    me = os.getpid()
+    me, events = os.getpid(), channels.events
     keep_telling(lambda: events.put((me, "alive", None)))
     try:
         worker = job.worker()
-        for task in iter(tasks.get, None):
-            events.put((me, "begun", task))
-            for step in worker.run(task):
-                events.put((me, "step", step))
-        events.put((me, "done", None))
+        while True:
+            task = channels.take()
+            events.put((me, "begun", str(task)))
+            for part, may_leave in parts.of(task):
+                if not (may_leave and channels.leave(part)):
+                    for step in worker.run(part):
+                        events.put((me, "step", step))
+            events.put((me, "done", None))
     except Exception as error:
         events.put((me, "failed", told(error)))
 
@@ -116,7 +177,7 @@ def _check_alive(processes: Sequence[BaseProcess]) -> None:
             )
 
 
-def _check_moving(since: float, at_work: dict[int, Any]) -> None:
+def _check_moving(since: float, at_work: dict[int, str]) -> None:
     """Raises RankError when nothing moved for long; tells what the processes are at."""
     if time.monotonic() - since > STILL:
         what = ", ".join(f"process {pid} is at {task}" for pid, task in at_work.items())
@@ -126,9 +187,10 @@ def _check_moving(since: float, at_work: dict[int, Any]) -> None:
         )
 
 
-def _events(processes: Sequence[BaseProcess], events: Any) -> Iterator[Any]:
-    running, at_work, since = len(processes), dict[int, Any](), time.monotonic()
-    while running:
+def _events(processes: Sequence[BaseProcess], events: Any, tasks: int) -> Iterator[Any]:
+    """The steps of so many tasks and of the parts that are left to others; who leaves them tells it first."""
+    undone, at_work, since = tasks, dict[int, str](), time.monotonic()
+    while undone:
         try:
             pid, what, more = events.get(timeout=LOOK_EVERY)
         except queue.Empty:
@@ -142,8 +204,10 @@ def _events(processes: Sequence[BaseProcess], events: Any) -> Iterator[Any]:
             yield more
         elif what == "begun":
             at_work[pid] = more
+        elif what == "left":
+            undone += 1
         elif what == "done":
-            running -= 1
+            undone -= 1
             at_work.pop(pid, None)
 
 
@@ -157,34 +221,35 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
             process.join(10)
 
 
-def _in_processes(job: Job[Any], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
+def _in_processes(job: Job[Any], tasks: Sequence[Any], workers: int, parts: Parts) -> Iterator[Any]:
     context = _context()
-    inbox, events = context.Queue(), context.Queue()
-    for task in [*tasks, *[None] * workers]:
-        inbox.put(task)
+    room = context.BoundedSemaphore(min(workers, WAITING))
+    channels = _Channels(context.Queue(), room, context.Queue())
+    for task in tasks:
+        channels.inbox.put((task, False))
     processes = [
-        context.Process(target=_serve, args=(job, inbox, events), daemon=True) for _ in range(workers)
+        context.Process(target=_serve, args=(job, parts, channels), daemon=True) for _ in range(workers)
     ]
     for process in processes:
         process.start()
     try:
-        yield from _events(processes, events)
+        yield from _events(processes, channels.events, len(tasks))
     finally:
         _stop(processes)
-        for channel in (inbox, events):
+        for channel in (channels.inbox, channels.events):
             channel.cancel_join_thread()
             channel.close()
 
 
-def run(job: Job[Step], tasks: Sequence[Any], workers: int) -> Iterator[Step]:
+def run(job: Job[Step], tasks: Sequence[Any], workers: int, parts: Parts = WHOLE) -> Iterator[Step]:
     """Does all tasks; yields what each finished step stands for.
 
     One worker is this process. Raises what a task raised, and RankError when a process was killed, or when
     nothing moved anywhere for half an hour.
     """
-    workers = min(workers, len(tasks))
+    workers = min(workers, parts.most(tasks))
     if workers > 1:
-        yield from _in_processes(job, tasks, workers)
+        yield from _in_processes(job, tasks, workers, parts)
     else:
         worker = job.worker()
         for task in tasks:

@@ -21,19 +21,28 @@ class Runner(Protocol):
     def workers(self) -> int:
         """How many pieces of work go on at once."""
 
-    def run(self, job: pool.Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
-        """Does all tasks; yields what each finished step stands for."""
+    @property
+    def readers(self) -> int:
+        """How many processes read through a large packed file, each for its stripes of it."""
+
+    def run(
+        self, job: pool.Job[Step], tasks: Sequence[Any], parts: pool.Parts = pool.WHOLE
+    ) -> Iterator[Step]:
+        """Does all tasks; yields what each finished step stands for. It may hand `parts` of them about."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """Processes of this machine."""
+    """Processes of this machine; one reads a packed file and hands its blocks to the others."""
 
     workers: int
+    readers: int = 1
 
-    def run(self, job: pool.Job[Step], tasks: Sequence[Any]) -> Iterator[Step]:
+    def run(
+        self, job: pool.Job[Step], tasks: Sequence[Any], parts: pool.Parts = pool.WHOLE
+    ) -> Iterator[Step]:
         """See `pool.run`."""
-        return pool.run(job, tasks, self.workers)
+        return pool.run(job, tasks, self.workers, parts)
 
 
 @contextmanager

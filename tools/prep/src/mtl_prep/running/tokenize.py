@@ -26,6 +26,7 @@ from mtl_prep.running.beginning import end_of_document, sample
 from mtl_prep.running.cut import unit_tasks
 from mtl_prep.running.finishing import finish
 from mtl_prep.running.pieces import WORK, Pieces
+from mtl_prep.running.handing import Handing
 from mtl_prep.running.plan import Plan, begun, decide, decided, finished
 from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
@@ -221,9 +222,9 @@ class Tokenizing:
     def _make_units(self, job: Job, journal: Journal, share: Share) -> Part:
         forget_lost(journal, "unit-", Pieces(job.out, job.dtype, journal).is_there)
         done, documents = _done(journal) if share == Share() else (0, 0)
-        tasks, size = unit_tasks(journal, job.reading, self.runner.workers, share)
+        tasks, size = unit_tasks(journal, job.reading, self.runner.readers, share)
         with progress("tokenize", size, "bytes", done=done) as shown:
-            for step in self.runner.run(job, tasks):
+            for step in self.runner.run(job, tasks, Handing(job.reading, journal.directory)):
                 documents += step.documents
                 shown.advance(step.amount, f"{documents:,} documents")
         journal.refresh()

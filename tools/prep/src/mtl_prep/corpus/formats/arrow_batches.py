@@ -1,11 +1,13 @@
 """What parquet and Arrow files have in common: record batches with columns of text."""
 
+import io
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus.find import Source
+from mtl_prep.corpus.formats.arrow_values import json_values
 from mtl_prep.corpus.formats.interface import Block, Reading
 from mtl_prep.corpus.formats.rows import add_rows, columns_of
 from mtl_prep.corpus.parsing import Rules
@@ -38,6 +40,12 @@ def text_columns(source: Source, schema: Any, reading: Reading) -> list[str]:
     return columns
 
 
+def columns_to_read(source: Source, schema: Any, reading: Reading) -> list[str]:
+    """The names of the columns to read; raises like `text_columns`."""
+    columns = text_columns(source, schema, reading)
+    return list(schema.names) if reading.whole else columns
+
+
 def _values(column: Any) -> list[Any]:
     """The values of a column; strings as bytes when one is not UTF-8."""
     import pyarrow as pa
@@ -48,11 +56,33 @@ def _values(column: Any) -> list[Any]:
         return list(column.cast(pa.large_binary()).to_pylist())
 
 
+def _unpickled(stream: bytes) -> "_Batches":
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(stream) as reader:
+        return _Batches(list(reader))
+
+
+class _Batches(list[Any]):
+    """Record batches that go to another process without what they are slices of."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import pyarrow as pa
+
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, self[0].schema) as writer:
+            for batch in self:
+                writer.write_batch(batch)
+        return _unpickled, (stream.getvalue(),)
+
+
 def _read(batches: list[Any], source: int, rules: Rules) -> Documents:
     found = Documents()
     for batch in batches:
-        values = map(_values, batch.columns)
         names = batch.schema.names
+        key = rules.key.columns(names)
+        columns = zip(names, batch.columns, strict=True)
+        values = [_values(column) if name in key else json_values(column) for name, column in columns]
         add_rows(
             found, source, (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)), rules
         )
@@ -61,12 +91,12 @@ def _read(batches: list[Any], source: int, rules: Rules) -> Documents:
 
 def blocks(batches: Iterable[Any], a_row: float, source: int, reading: Reading) -> Iterator[Block]:
     """Blocks of about `part_bytes` from record batches; a row is worth `a_row` bytes of the file."""
-    run, held, rows = list[Any](), 0, 0
+    run, held, rows = _Batches(), 0, 0
     for batch in batches:
         run.append(batch)
         held, rows = held + batch.nbytes, rows + batch.num_rows
         if held >= reading.part_bytes:
             yield Block(round(a_row * rows), partial(_read, run, source, reading.rules))
-            run, held, rows = [], 0, 0
+            run, held, rows = _Batches(), 0, 0
     if run:
         yield Block(round(a_row * rows), partial(_read, run, source, reading.rules))

@@ -38,12 +38,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Block:
-    """Some records of a file, not yet read; `size` is how much of the file they stand for."""
+    """Some records of a file, not yet read; `size` is how much of the file they stand for.
+
+    Another process can read it, too, unless it `stays` with a long record that lies on this one's disk.
+    """
 
     size: int
     read: Callable[[], Documents]
 
 
+    stays: bool = False
 @dataclass(frozen=True)
 class Part:
     """A part of a source to be read from its start to its end; parts are numbered from 0.

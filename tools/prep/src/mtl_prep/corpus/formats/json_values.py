@@ -161,5 +161,6 @@ class JsonValues:
         """Blocks of records."""
         source, position, told = reading.sources[part.source], [0], 0
         for run in _runs(_fragments(source, position), part, reading):
-            yield Block(position[0] - told, partial(run.read, part.source, reading.rules))
+            read = partial(run.read, part.source, reading.rules)
+            yield Block(position[0] - told, read, stays=run.long is not None)
             told = position[0]

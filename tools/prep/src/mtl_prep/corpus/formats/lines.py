@@ -117,7 +117,8 @@ class Ended:
             return spooled(pieces, part.scratch) if part.wanted(number) else discarded(pieces)
 
         for cut in cuts(source.pieces(position), self.end, reading.part_bytes, reading.giant, keep):
-            yield Block(position[0] - told, partial(_read, cut, part.source, rules, self.records))
+            read = partial(_read, cut, part.source, rules, self.records)
+            yield Block(position[0] - told, read, stays=cut.long is not None)
             number, told = number + 1, position[0]
 
 
