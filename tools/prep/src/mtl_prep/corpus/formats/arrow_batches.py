@@ -7,7 +7,6 @@ from typing import Any
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus.find import Source
-from mtl_prep.corpus.formats.arrow_values import json_values
 from mtl_prep.corpus.formats.interface import Block, Reading
 from mtl_prep.corpus.formats.rows import add_rows, columns_of
 from mtl_prep.corpus.parsing import Rules
@@ -38,12 +37,6 @@ def text_columns(source: Source, schema: Any, reading: Reading) -> list[str]:
         if not _holds_text(kind):
             raise DataError(f"column {column} of {source.name} holds {kind}, not text; name another column")
     return columns
-
-
-def columns_to_read(source: Source, schema: Any, reading: Reading) -> list[str]:
-    """The names of the columns to read; raises like `text_columns`."""
-    columns = text_columns(source, schema, reading)
-    return list(schema.names) if reading.whole else columns
 
 
 def _values(column: Any) -> list[Any]:
@@ -79,10 +72,8 @@ class _Batches(list[Any]):
 def _read(batches: list[Any], source: int, rules: Rules) -> Documents:
     found = Documents()
     for batch in batches:
+        values = map(_values, batch.columns)
         names = batch.schema.names
-        key = rules.key.columns(names)
-        columns = zip(names, batch.columns, strict=True)
-        values = [_values(column) if name in key else json_values(column) for name, column in columns]
         add_rows(
             found, source, (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)), rules
         )
