@@ -8,6 +8,7 @@ import pytest
 from corpus import stdlib_texts
 from mtl_common.bins import Bins, Writer
 from mtl_common.errors import DataError, UsageError
+from mtl_prep.finished.merge import Request as Merge
 from mtl_prep.finished.merge import merge
 from mtl_prep.finished.split import Request, parse_parts, split
 from mtl_prep.finished.verify import verify
@@ -104,8 +105,10 @@ def test_by_source(bins: Bins, tmp_path: Path) -> None:
 def test_parts_of_a_part_and_back(bins: Bins, tmp_path: Path) -> None:
     split(Request(bins.path, tmp_path / "parts", "a=0.5,b=0.5"))
     split(Request(tmp_path / "parts" / "a", tmp_path / "more", "a=0.5,b=0.5", seed=1))
-    with pytest.raises(UsageError, match=r'--part is "a of a=0.5,b=0.5 by seed 1" of one'):
-        merge([tmp_path / "more" / "a", tmp_path / "more" / "b"], tmp_path / "merged")
+    merge(Merge([tmp_path / "more" / "a", tmp_path / "more" / "b"], tmp_path / "merged"))
+    merged, half = Bins(tmp_path / "merged"), Bins(tmp_path / "parts" / "a")
+    assert sorted(places(merged)) == sorted(places(half))
+    assert "part" not in merged.manifest.options
 
 
 def test_which_tokens_count_goes_along(tmp_path: Path, tokenizer: Path) -> None:

@@ -92,12 +92,17 @@ def merge_bins(
     shard_tokens: Annotated[
         int | None, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most, if not as in the inputs.")
     ] = None,
+    shuffle_documents: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="SEED", help="Put all documents in an order of this seed, as tokenize."),
+    ] = None,
 ) -> None:
-    """Makes one of several bins: the bytes that tokenizing their corpora together would have given."""
+    """Makes one of several bins: the shards that tokenizing their corpora together would have given."""
     from mtl_prep.finished import bins_report, merge
 
     began = time.monotonic()
-    print(bins_report.made(out, merge.merge(paths, out, shard_tokens), time.monotonic() - began))
+    made = merge.merge(merge.Request(paths, out, shard_tokens, shuffle_documents))
+    print(bins_report.merged(out, made, time.monotonic() - began))
     next_command(f"mtl-prep verify {out}")
 
 

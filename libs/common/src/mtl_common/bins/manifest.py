@@ -15,6 +15,7 @@ VERSION = "1.1"
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 BAD = "bad.jsonl"  # bad records but the empty ones: source, line, reason
+SHUFFLED = "shuffle_documents"  # the option whose value is the seed of the order of documents
 SHARD_TOKENS = 2**30  # more than 2^31 values in one array is refused by some Arrow implementations
 
 
@@ -79,8 +80,23 @@ class TokenizerFacts(Record):
     distrusted: dict[str, str] = {}
 
 
+class Part(Record):
+    """Bins that others were merged of, as they said of themselves, and how much of the whole they are."""
+
+    documents: int
+    tokens: int
+    sources: int  # as many of the manifest's, in their order
+    tool: str
+    engine: str
+    options: dict[str, Any]
+
+
 class Manifest(Record):
-    """What a finished directory of bins holds; shards in order make one stream of tokens."""
+    """What a finished directory of bins holds; shards in order make one stream of tokens.
+
+    `parts` are the bins that it was merged of, in order; they stand one after the other, each in the order
+    that its options say, unless all documents were shuffled in the end.
+    """
 
     format: str = FORMAT
     version: str = VERSION
@@ -92,11 +108,13 @@ class Manifest(Record):
     options: dict[str, Any]
     shards: tuple[Shard, ...]
     sources: tuple[Source, ...]
+    parts: tuple[Part, ...] | None = None
 
     @property
     def shuffled(self) -> bool:
-        """Whether documents stand in the order of a seed, not in that of their sources."""
-        return self.options.get("shuffle_documents") is not None
+        """Whether some documents stand in the order of a seed, not in that of their sources."""
+        options = (self.options, *(part.options for part in self.parts or ()))
+        return any(found.get(SHUFFLED) is not None for found in options)
 
 
 def dtype_for(vocab_size: int) -> str:

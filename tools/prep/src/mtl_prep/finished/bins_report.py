@@ -5,7 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from mtl_common.bins import Manifest, Source
+from mtl_common.bins import SHUFFLED, Manifest, Source
 from mtl_common.log import duration, quantity
 from mtl_common.tables import table
 from mtl_prep.corpus.counts import counted
@@ -33,6 +33,36 @@ def made(out: Path, manifest: Manifest, seconds: float) -> str:
     """The summary of bins made of bins."""
     sources = f"{len(manifest.sources):,}"
     return lines([*what(manifest), ("sources", sources), ("written", f"{out} in {duration(seconds)}")])
+
+
+def _order(manifest: Manifest) -> str:
+    """In which order documents stand; nothing where it is that of the corpus."""
+    if (seed := manifest.options.get(SHUFFLED)) is not None:
+        return f"that of seed {seed}"
+    shuffled = sum(part.options.get(SHUFFLED) is not None for part in manifest.parts or ())
+    return f"one part after the other, {shuffled:,} of them shuffled by themselves" if shuffled else ""
+
+
+def _parts(manifest: Manifest) -> str:
+    """A line for each of the bins that these were merged of, with the options that are not those of all."""
+    rows, first = [], 0
+    for part in (manifest.parts or ())[:SHOWN]:
+        own = {k: v for k, v in part.options.items() if manifest.options.get(k) != v}
+        options = ", ".join(f"{name} {value}" for name, value in own.items())
+        sources = manifest.sources[first].path + (", ..." if part.sources > 1 else "")
+        rows.append((sources, f"{part.documents:,}", f"{part.tokens:,}", part.engine, options))
+        first += part.sources
+    if rest := (manifest.parts or ())[SHOWN:]:
+        documents, tokens = (sum(getattr(part, what) for part in rest) for what in ("documents", "tokens"))
+        rows.append((f"{len(rest):,} others", f"{documents:,}", f"{tokens:,}", "", ""))
+    return table([("merged of", "documents", "tokens", "encoded by", "options of its own"), *rows])
+
+
+def merged(out: Path, manifest: Manifest, seconds: float) -> str:
+    """The summary of `merge`."""
+    written = f"{out} in {duration(seconds)}"
+    facts = [*what(manifest), ("order", _order(manifest)), ("written", written)]
+    return f"{lines(facts)}\n\n{_parts(manifest)}"
 
 
 def split(out: Path, parts: Mapping[str, Manifest], seconds: float) -> str:
@@ -110,10 +140,12 @@ def inspected(found: Inspection, plot: Path | None) -> str:
         *what(manifest),
         ("fingerprint", manifest.tokenizer.fingerprint),
         ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}"),
+        ("order", _order(manifest)),
         ("picture", str(plot) if plot else ""),
     ]
     parts = [
         lines(facts),
+        _parts(manifest) if manifest.parts else "",
         by_source(found.bins, found.source_tokens),
         _bad(manifest.sources),
         f"tokens that a document of each share has at most\n{spread(found.lengths)}",

@@ -1,9 +1,12 @@
-"""Several bins as one: what tokenizing their corpora in one run would have made, byte for byte."""
+"""Several bins as one: their documents one after the other, or all in the order of a seed.
 
-import json
+Of bins in the order of their corpora, either gives the shards of one run over these corpora, byte for byte.
+"""
+
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,15 @@ import numpy as np
 
 from mtl_common.bins import (
     BAD,
+    SHUFFLED,
     TOKENIZER,
     Batch,
     Bins,
     Manifest,
+    Part,
+    Shard,
     Shards,
+    Sizes,
     TokenizerFacts,
     about,
     staged,
@@ -24,61 +31,76 @@ from mtl_common.bins import (
 )
 from mtl_common.errors import UsageError
 from mtl_common.log import progress
-
-DEFAULT_SHARD_TOKENS = 1 << 27
-
-
-def _traits(bins: Bins, shard_tokens: int | None) -> dict[str, Any]:
-    """What must be the same of bins that are merged, under the name a user knows it by."""
-    manifest = bins.manifest
-    options = {f"--{name.replace('_', '-')}": value for name, value in manifest.options.items()}
-    if shard_tokens is not None:
-        options.pop("--shard-tokens", None)
-    return {
-        "id type": manifest.dtype,
-        "tokenizer": manifest.tokenizer.fingerprint,
-        **options,
-        "--eod": manifest.tokenizer.eod,
-        "loss column": bins.has_loss,
-        "sentences column": bins.has_sentences,
-    }
+from mtl_prep.finished.fitting import check_documents, check_traits, shard_tokens
+from mtl_prep.finished.reading import batches, check, checked
+from mtl_prep.finished.reorder import Reordered
 
 
-def _check(inputs: Sequence[Bins], shard_tokens: int | None) -> None:
-    """Raises UsageError about the first thing in which bins differ, or a source that two of them share."""
-    first, owners = inputs[0], dict[tuple[str, str], Bins]()
-    expected = _traits(first, shard_tokens)
-    for bins in inputs:
-        if bins.manifest.shuffled:
-            raise UsageError(f"{bins.path} was shuffled; merge bins in the order of their corpora")
-        found = _traits(bins, shard_tokens)
-        for name in {**expected, **found}:
-            one, other = (json.dumps(traits.get(name)) for traits in (expected, found))
-            if one != other:
-                pair = f"{first.path} and {bins.path}"
-                raise UsageError(f"{pair} cannot be merged: {name} is {one} of one, {other} of the other")
-        for source in bins.manifest.sources:
-            owner = owners.setdefault((source.path, source.xxh3), bins)
-            if owner is not bins:
-                raise UsageError(f"{source.path} is in {owner.path} and in {bins.path}; merge it once")
+@dataclass(frozen=True)
+class Request:
+    """Bins to merge in the order wanted, or with a `shuffle_documents` in the order of that seed."""
+
+    paths: Sequence[Path]
+    out: Path
+    shard_tokens: int | None = None  # that of the inputs
+    shuffle_documents: int | None = None
 
 
-def _batches(inputs: Sequence[Bins]) -> Iterator[Batch]:
-    """All documents in order, their sources numbered through."""
+def _shifted(batch: Batch, by: int) -> Batch:
+    return replace(batch, source=batch.source + np.uint32(by))
+
+
+def _in_order(inputs: Sequence[Bins]) -> Iterator[Batch]:
+    """All documents one after the other, their sources numbered through; raises DataError for damage."""
     before = 0
     for bins in inputs:
-        for index in range(len(bins.manifest.shards)):
-            for batch in bins.shard(index).pieces():
-                yield replace(batch, source=batch.source + np.uint32(before))
+        yield from (_shifted(batch, before) for _, batch in checked(bins))
         before += len(bins.manifest.sources)
+
+
+def _sizes(inputs: Sequence[Bins], limit: int) -> Sizes:
+    sizes = Sizes(limit)
+    for bins in inputs:
+        for _, batch in batches(bins):
+            sizes.add_batch(batch)
+    return sizes
 
 
 def _facts(inputs: Sequence[Bins]) -> TokenizerFacts:
     """The tokenizer; several libraries may have encoded, each to the same ids."""
     all_facts = [bins.manifest.tokenizer for bins in inputs]
     distrusted = {name: where for facts in all_facts for name, where in facts.distrusted.items()}
-    engines = ", ".join(dict.fromkeys(facts.engine for facts in all_facts))
-    return all_facts[0].model_copy(update={"engine": engines, "distrusted": distrusted})
+    engines = dict.fromkeys(name for facts in all_facts for name in facts.engine.split(", "))
+    return all_facts[0].model_copy(update={"engine": ", ".join(engines), "distrusted": distrusted})
+
+
+def _parts(manifest: Manifest) -> tuple[Part, ...]:
+    """What merged bins say of one input, or of the parts that it was merged of itself."""
+    if manifest.parts is not None:
+        order = {SHUFFLED: manifest.options[SHUFFLED]} if SHUFFLED in manifest.options else {}
+        return tuple(part.model_copy(update={"options": part.options | order}) for part in manifest.parts)
+    part = Part(
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        sources=len(manifest.sources),
+        tool=manifest.tool,
+        engine=manifest.tokenizer.engine,
+        options=manifest.options,
+    )
+    return (part,)
+
+
+def _options(inputs: Sequence[Bins], request: Request, limit: int) -> dict[str, Any]:
+    """The options that all inputs share, and those of this request."""
+    first, *others = (bins.manifest.options for bins in inputs)
+    shared = {
+        name: value
+        for name, value in first.items()
+        if all(name in options and options[name] == value for options in others)
+    }
+    shared.pop(SHUFFLED, None)
+    order = {} if request.shuffle_documents is None else {SHUFFLED: request.shuffle_documents}
+    return shared | {"shard_tokens": limit} | order
 
 
 def _copy_beside(inputs: Sequence[Bins], place: Path) -> None:
@@ -92,39 +114,54 @@ def _copy_beside(inputs: Sequence[Bins], place: Path) -> None:
                     shutil.copyfileobj(part, target)
 
 
-def merge(paths: Sequence[Path], out: Path, shard_tokens: int | None = None) -> Manifest:
-    """Makes bins in `out` of the documents of all `paths`, in that order.
+def _write(
+    inputs: Sequence[Bins], request: Request, place: Path, facts: TokenizerFacts, limit: int
+) -> tuple[Shard, ...]:
+    """Writes all documents, every byte once."""
+    dtype = inputs[0].manifest.dtype
+    with ExitStack() as stack:
+        shown = stack.enter_context(progress("merge", sum(bins.tokens for bins in inputs), "tokens"))
+        if request.shuffle_documents is None:
+            found, sizes = _in_order(inputs), _sizes(inputs, limit)
+        else:
+            for bins in inputs:
+                check(bins)
+            order = stack.enter_context(Reordered(inputs, request.shuffle_documents, place))
+            found, sizes = order.batches(), order.sizes(limit)
+        names = about(facts.fingerprint, dtype, facts.eod)
+        shards = stack.enter_context(Shards(place, dtype, names, limit, sizes.shards))
+        for batch in found:
+            shards.append(batch)
+            shown.advance(len(batch.ids))
+        return shards.finish()
 
-    Raises UsageError when `out` exists, for shuffled bins, for bins of another tokenizer, end of document or
-    option (`shard_tokens` may differ when it is given here), or when they share a source.
+
+def merge(request: Request) -> Manifest:
+    """Makes bins of the documents of all paths; what they said of themselves is kept as the manifest's parts.
+
+    Raises UsageError when `out` exists, for bins of another tokenizer, end of document or columns, of other
+    sizes of shards when none is given, or that share a document; DataError for damaged bins.
     """
-    if len(paths) < 2:
+    if len(request.paths) < 2:
         raise UsageError("give at least two bins to merge")
-    inputs = [Bins(path, shuffled=False) for path in paths]
-    _check(inputs, shard_tokens)
-    manifests, facts, dtype = [bins.manifest for bins in inputs], _facts(inputs), inputs[0].manifest.dtype
-    limit = shard_tokens or manifests[0].options.get("shard_tokens", DEFAULT_SHARD_TOKENS)
-    options = manifests[0].options | {"shard_tokens": limit}
-    total = sum(manifest.tokens for manifest in manifests)
-    with staged(out) as place:
-        with (
-            progress("merge", total, "tokens") as shown,
-            Shards(place, dtype, about(facts.fingerprint, dtype, facts.eod), limit) as shards,
-        ):
-            for batch in _batches(inputs):
-                shards.append(batch)
-                shown.advance(len(batch.ids))
-            made = shards.finish()
+    inputs = [Bins(path, shuffled=request.shuffle_documents is not None) for path in request.paths]
+    check_traits(inputs)
+    check_documents(inputs)
+    limit = request.shard_tokens or shard_tokens(inputs)
+    manifests, facts = [bins.manifest for bins in inputs], _facts(inputs)
+    with staged(request.out) as place:
+        shards = _write(inputs, request, place, facts, limit)
         _copy_beside(inputs, place)
         manifest = Manifest(
             tool=f"mtl-prep {version('mtl-prep')}",
-            dtype=dtype,
+            dtype=manifests[0].dtype,
             documents=sum(manifest.documents for manifest in manifests),
-            tokens=total,
+            tokens=sum(manifest.tokens for manifest in manifests),
             tokenizer=facts,
-            options=options,
-            shards=made,
+            options=_options(inputs, request, limit),
+            shards=shards,
             sources=tuple(source for manifest in manifests for source in manifest.sources),
+            parts=tuple(part for manifest in manifests for part in _parts(manifest)),
         )
         write_manifest(place, manifest)
     return manifest

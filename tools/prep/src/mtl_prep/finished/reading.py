@@ -13,6 +13,12 @@ def _check(path: Path, shard: Shard) -> None:
         raise DataError(f"{path} is damaged, its hash is another; restore it or make the bins again")
 
 
+def check(bins: Bins) -> None:
+    """Hashes all shards; raises DataError for a damaged one."""
+    for shard in bins.manifest.shards:
+        _check(bins.path / shard.file, shard)
+
+
 def batches(bins: Bins) -> Iterator[tuple[int, Batch]]:
     """All documents in order, some at a time, each time with the number of the first."""
     first = 0

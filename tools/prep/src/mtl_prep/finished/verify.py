@@ -73,9 +73,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _bad(path: Path, manifest: Manifest) -> Iterator[str]:
     """Whether the list of bad records holds what the manifest counts; empty ones are not listed."""
-    counted = {
-        (s.path, reason): n for s in manifest.sources for reason, n in s.bad.items() if reason != EMPTY
-    }
+    counted = Counter[tuple[str, str]]()
+    for found in manifest.sources:
+        counted.update({(found.path, reason): n for reason, n in found.bad.items() if reason != EMPTY})
     listed = Counter[tuple[str, str]]()
     for number, line in enumerate(_lines(path), 1):
         try:
@@ -84,7 +84,7 @@ def _bad(path: Path, manifest: Manifest) -> Iterator[str]:
         except (orjson.JSONDecodeError, KeyError, TypeError):
             yield f"{path}: line {number:,} is no bad record"
     for source, reason in counted.keys() | listed.keys():
-        said, held = counted.get((source, reason), 0), listed[source, reason]
+        said, held = counted[source, reason], listed[source, reason]
         if said != held:
             yield f"{path}: it lists {held:,} records of {source} as {reason}, the manifest {said:,}"
 

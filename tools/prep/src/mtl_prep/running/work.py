@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtl_common.bins import write_shard
+from mtl_common.bins import size_of, write_shard
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
 from mtl_prep.encoding.composed import Composing
@@ -122,7 +122,8 @@ class Worker:
 
     def _pack(self, task: Pack) -> Step:
         job, name = self._job, shard_name(task.number)
+        size = size_of(map(self._pieces.batch, task.spans))
         spans = map(self._pieces.batch, task.spans)
-        shard = write_shard(job.out / f"{name}.arrow", job.dtype, spans, dict(job.about))
+        shard = write_shard(job.out / f"{name}.arrow", job.dtype, spans, dict(job.about), size)
         self._journal.write(name, {"shard": shard.model_dump()})
         return Step(shard.tokens, shard.documents)
