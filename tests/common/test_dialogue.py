@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corpus import EMOJI, train_bpe
-from mtl_common.chat_template import RefusedError
+from corpus import EMOJI, END, train_bpe
+from mtl_common.chat_template import Context, RefusedError
 from mtl_common.dialogue import Dialogues, NoTemplateError, Piece
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
@@ -137,7 +137,7 @@ def test_the_text_is_that_of_transformers(place: Place, name: str) -> None:
     [
         ("chatml", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
         ("marked", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
-        ("llama 2", ["Hi! <|im_end|>", "Yes. <|im_end|>"]),
+        ("llama 2", [" Hi! <|im_end|>", " Yes. <|im_end|>"]),
         ("llama 3", ["Hi!<|im_end|>", "Yes.<|im_end|>"]),
         ("plain", ["Hi!\n\n", "  Yes.\n\n\n"]),
         ("reasoning", ["Hi!<|im_end|>", "  Yes.\n<|im_end|>"]),
@@ -164,6 +164,77 @@ def test_words_that_the_template_changes_are_refused(place: Place) -> None:
     assert said(ours.whole(talk("ab", "cd", "ef"))) == ["cd<|im_end|>"]
     with pytest.raises(RefusedError, match="changes the assistant's words"):
         ours.whole(talk("ab", "cd"))
+
+
+def test_a_template_that_marks_mislead_is_given_beginnings(place: Place) -> None:
+    looking = CHATML.replace("{{ m.content }}", "{{ m.content | length }}: {{ m.content }}")
+    assert said(dialogues(place(looking)).whole(talk("ab", "c", "d", "ef"))) == [
+        "1: c<|im_end|>",
+        "2: ef<|im_end|>",
+    ]
+    with pytest.raises(RefusedError, match="changes the assistant's words"):
+        dialogues(place("{{ messages | length }}" + looking)).whole(talk("ab", "c"))
+
+
+def test_words_that_a_template_leaves_out_are_refused(place: Place) -> None:
+    only = CHATML.replace("in messages", "in messages if m.role != 'system'")
+    system = [{"role": "system", "content": "Be kind."}]
+    with pytest.raises(RefusedError, match="leaves out words of role system"):
+        dialogues(place(only)).whole([*system, *talk("a", "b")])
+    with pytest.raises(RefusedError, match="leaves out the definitions of tools"):
+        dialogues(place(CHATML)).whole(talk("a", "b"), Context([{"name": "look"}]))
+    call = {"role": "assistant", "content": "b", "tool_calls": [{"function": {"name": "look"}}]}
+    with pytest.raises(RefusedError, match="leaves out what calls tools"):
+        dialogues(place(CHATML)).whole([*talk("a"), call])
+
+
+def test_answers_of_weight_0_do_not_count(place: Place) -> None:
+    messages: list[dict[str, Any]] = [*talk("a", "b", "c", "d", "e", "f")]
+    messages[3]["weight"] = 0
+    messages[5]["weight"] = 1
+    for template in (CHATML, MARKED, PLAIN, CHATML.replace("{{ m.content }}", "{{ m.content | length }}")):
+        pieces = dialogues(place(template)).whole(messages)
+        assert sum(len(spans(piece)) for piece in pieces if not piece.special) == 2
+
+
+def test_a_template_for_tools_and_values_beside_the_messages(place: Place) -> None:
+    named = [
+        {"name": "default", "template": CHATML},
+        {"name": "tool_use", "template": "{{ tools[0].name }} {{ pad_token }} {{ tone }} " + CHATML},
+    ]
+    folder = place(None)
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": named}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": END}))
+    ours, reference = dialogues(folder), theirs(folder)
+    for tools, values in ((None, {}), ([{"name": "look"}], {"tone": "soft"})):
+        expected = reference.apply_chat_template(talk("a", "b"), tools=tools, tokenize=False, **values)
+        assert text_of(ours.whole(talk("a", "b"), Context(tools, values))) == expected
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools[0].name }}" + PLAIN)
+    (folder / "chat_template.jinja").write_text(PLAIN)
+    load(folder).save(folder / "copy")
+    for place_ in (folder, folder / "copy"):
+        expected = theirs(place_).apply_chat_template(talk("a", "b"), tools=[{"name": "n"}], tokenize=False)
+        assert text_of(dialogues(place_).whole(talk("a", "b"), Context([{"name": "n"}]))) == expected
+
+
+def test_a_template_of_parts_gets_parts(place: Place) -> None:
+    parts = CHATML.replace("{{ m.content }}", "{% for part in m.content %}{{ part.text }}{% endfor %}")
+    folder, messages = place(parts), talk("What?", " So. ")
+    in_parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+    expected = theirs(folder).apply_chat_template(in_parts, tokenize=False)
+    assert text_of(dialogues(folder).whole(messages)) == expected
+    assert said(dialogues(folder).whole(messages)) == [" So. <|im_end|>"]
+
+
+def test_json_in_templates_is_that_of_transformers(place: Place) -> None:
+    folder = place(
+        "{{ messages[0] | tojson(ensure_ascii=true, indent=2) }}{{ messages[0] | tojson(sort_keys=True) }}"
+    )
+    messages = talk('a<|im_end|>\u00e9"\\ud83d \U0001f600\x7f\n')
+    assert text_of(dialogues(folder).prompt(messages)) == theirs(folder).apply_chat_template(
+        messages, tokenize=False
+    )
 
 
 PARTS = ("a", " ", "\n", "<|im_end|>", "<|im_start|>", "<|", "|>", "\u00e9", "assistant\n")
@@ -193,7 +264,7 @@ def test_refusals(place: Place) -> None:
         dialogues(place(LLAMA_2)).whole(talk("a", "b")[1:])
     with pytest.raises(RefusedError, match="fails: can only concatenate"):
         dialogues(place(LLAMA_3)).whole([{"role": 3, "content": "x"}])
-    with pytest.raises(RefusedError, match=r"holds U\+FDD0"):
+    with pytest.raises(RefusedError, match=r"holds one of U\+FDD0"):
         dialogues(place(CHATML)).prompt(talk("a\ufdd1b"))
     with pytest.raises(NoTemplateError, match="has no chat template"):
         dialogues(place(None))

@@ -141,9 +141,7 @@ def test_a_template_that_marks_the_answers_is_taken_at_its_word(
     one = make(source, tokenizer=chatty, shape="chat")
     other = make(source, tokenizer=marked, shape="chat", name="other")
     assert [one.loss(i).tolist() for i in range(50)] == [other.loss(i).tolist() for i in range(50)]
-    silent = CHATML.replace(
-        "m['content'] + '<|im_end|>' }}{% endgeneration", "'<|im_end|>' }}{% endgeneration"
-    )
+    silent = CHATML.replace("{% generation %}{{ m['content'] +", "{{ m['content'] }}{% generation %}{{")
     quiet = make(source, tokenizer=write_tokenizer(tmp_path / "few", silent), shape="chat", name="quiet")
     assert {id for i in range(50) for id in quiet.document(i)[quiet.loss(i) == 1]} == {1025}
 
@@ -198,14 +196,14 @@ BAD: list[tuple[Any, str]] = [
     ({"messages": ["hello"]}, "message not an object"),
     ({"messages": [{"content": "x"}]}, "unknown role"),
     ({"messages": [{"role": "narrator", "content": "x"}]}, "unknown role"),
-    ({"messages": [{"role": "user"}]}, "content not a string"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content not a string"),
+    ({"messages": [{"role": "user"}]}, "no content"),
+    ({"messages": [{"role": "user", "content": {"text": "a"}}]}, "content not a string"),
     ({"messages": [*GOOD, {"role": "assistant", "content": " "}]}, "empty answer"),
     ({"messages": GOOD[:1]}, "no answer"),
     ({"messages": [*GOOD, GOOD[1]]}, "the chat template refuses it: not in turn"),
     (
         {"messages": [{"role": "user", "content": "\ufdd0"}, GOOD[1]]},
-        "a message holds U+FDD0, U+FDD1 or U+FDD2",
+        "a message holds one of U+FDD0 to U+FDEF",
     ),
     ([], "not an object"),
     (b"{", "not JSON"),
@@ -394,20 +392,6 @@ def test_tables_hold_records_too(make: Make, chatty: Path, tmp_path: Path) -> No
             found = make(tmp_path / name, tokenizer=chatty, shape=shape, name=f"{shape}-{name}")
             assert np.array_equal(found.window(0, found.tokens), whole.window(0, whole.tokens))
             assert np.array_equal(found.window_loss(0, found.tokens), whole.window_loss(0, whole.tokens))
-
-
-def test_a_tokenizer_that_needs_the_whole_text_is_refused(make: Make, tmp_path: Path) -> None:
-    source = write(tmp_path / "a.jsonl", [{"messages": GOOD}])
-    for name, change in (("rstrip", {"rstrip": True}), ("lstrip", {"lstrip": True}), ("neither", {})):
-        path = write_tokenizer(tmp_path / f"t-{name}", UNMARKED) / "tokenizer.json"
-        content = json.loads(path.read_text())
-        content["added_tokens"][2] |= change
-        path.write_text(json.dumps(content))
-        if change:
-            with pytest.raises(DataError, match="changes the text beside special tokens"):
-                make(source, tokenizer=path.parent, shape="chat", name=name)
-        else:
-            assert len(make(source, tokenizer=path.parent, shape="chat", name=name)) == 1
 
 
 def test_missing_keys_are_named_beside_those_there(make: Make, chatty: Path, tmp_path: Path) -> None:

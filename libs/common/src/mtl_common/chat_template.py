@@ -4,7 +4,9 @@ What a template puts between `{% generation %}` and `{% endgeneration %}` comes 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -15,9 +17,23 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mtl_common.errors import DataError, UsageError
 
-OPEN, CLOSE = "\ufdd1", "\ufdd2"  # code points that Unicode keeps out of text for uses like this
+# Code points that Unicode keeps out of text for uses like this.
+NO_CHARACTERS = "\ufdd0-\ufdef"
+OPEN, CLOSE = "\ufdd1", "\ufdd2"
+ESCAPED = re.compile(f"[^\\0-\\x7e{NO_CHARACTERS}]")  # by JSON that is ASCII; a mark has to stay one
 
 Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a template is given beside the messages: definitions of tools, and values that it may ask for."""
+
+    tools: Sequence[Any] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOTHING = Context()
 
 
 class RefusedError(UsageError):
@@ -42,9 +58,11 @@ def _refuse(sentence: str) -> NoReturn:
     raise TemplateError(sentence)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **form: Any) -> str:
+def _to_json(value: Any, ensure_ascii: bool = False, *form: Any, **named: Any) -> str:
     """Unlike jinja's own, leaves <, > and & as they are."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **form)
+    names = dict(zip(("indent", "separators", "sort_keys"), form, strict=False))
+    written = json.dumps(value, ensure_ascii=False, **names, **named)
+    return ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], written) if ensure_ascii else written
 
 
 def _now(form: str) -> str:
@@ -77,15 +95,14 @@ class ChatTemplate:
     def __init__(self, template: str, names: Mapping[str, str], clock: bool) -> None:
         self._template, self._names = _compile(template, clock), dict(names)
 
-    def render(self, messages: Messages, prompt: bool) -> str:
+    def render(self, messages: Messages, prompt: bool, context: Context = NOTHING) -> str:
         """The text of a dialogue, with `prompt` up to where the assistant's next words begin.
 
         Raises RefusedError when the template does.
         """
+        own = {"messages": messages, "tools": context.tools, "add_generation_prompt": prompt}
         try:
-            return self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=prompt, **self._names
-            )
+            return self._template.render({"documents": None, **self._names, **context.values, **own})
         except TemplateError as error:
             raise RefusedError(f"the chat template refuses it: {error.message}") from None
         except Exception as error:  # templates are programs, and add up strings and None

@@ -6,22 +6,33 @@ template is rendered, and unveiled when the text is cut into pieces.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from mtl_common.chat_template import CLOSE, OPEN, ChatTemplate, Messages, RefusedError
+from mtl_common.chat_marks import Marking
+from mtl_common.chat_template import (
+    CLOSE,
+    NO_CHARACTERS,
+    NOTHING,
+    OPEN,
+    ChatTemplate,
+    Context,
+    Messages,
+    RefusedError,
+)
+from mtl_common.chat_turns import PROBE, Span, Turns
 from mtl_common.errors import UsageError
 from mtl_common.tokenizers import Tokenizer
 
 VEIL = "\ufdd0"
-RESERVED = re.compile(f"[{VEIL}{OPEN}{CLOSE}]")
+RESERVED = re.compile(f"[{NO_CHARACTERS}]")
 UNMARK = {ord(OPEN): None, ord(CLOSE): None}
-ANSWER = "assistant"
-PROBE = ({"role": "user", "content": "x"}, {"role": ANSWER, "content": "y"})
-
-Span = tuple[int, int]  # start and stop of some characters
+WHITE = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names that templates know it by
+TOOL_USE, DEFAULT = "tool_use", "default"
 
 
 class NoTemplateError(UsageError):
@@ -32,46 +43,35 @@ class NoTemplateError(UsageError):
 class Piece:
     """Text that is encoded by itself, or one special token, named by `text`.
 
-    `counts` says that all of it is what a model is to learn to say; `counted` are characters that are.
+    `counts` says that all of it is what a model is to learn to say; `counted` are characters that are. What
+    is `inside` of a text has its ids there, which may be others than at the beginning of one.
     """
 
     text: str
     special: int | None = None
     counts: bool = False
     counted: tuple[Span, ...] = ()
+    inside: bool = False
 
 
 def encode(pieces: Iterable[Piece], tokenizer: Tokenizer) -> list[int]:
     """The ids of all pieces."""
     ids: list[int] = []
     for piece in pieces:
-        ids += tokenizer.encode(piece.text) if piece.special is None else [piece.special]
+        library = tokenizer.inside if piece.inside else tokenizer
+        ids += library.encode(piece.text) if piece.special is None else [piece.special]
     return ids
 
 
-def _unmarked(marked: str) -> tuple[str, list[Span]] | None:
-    """A text without its marks and the spans between them; None when marks are out of order.
-
-    >>> _unmarked(f"a{OPEN}bc{CLOSE}d")
-    ('abcd', [(1, 3)])
-    """
-    found = list(re.finditer(f"{OPEN}([^{OPEN}{CLOSE}]*){CLOSE}", marked))
-    if not marked.count(OPEN) == marked.count(CLOSE) == len(found):
-        return None
-    starts = [match.start() - 2 * n for n, match in enumerate(found)]
-    spans = [(start, start + len(match[1])) for start, match in zip(starts, found, strict=True)]
-    return marked.translate(UNMARK), spans
-
-
-def _marked_messages(messages: Messages, inside: str) -> list[dict[str, Any]]:
-    """The messages with marks around what in the assistant's contents matches `inside`."""
-    marked = []
-    for message in messages:
-        content = message["content"]
-        if message["role"] == ANSWER:
-            content = re.sub(inside, lambda found: f"{OPEN}{found[0]}{CLOSE}", content, count=1)
-        marked.append({**message, "content": content})
-    return marked
+def _in_full(message: Mapping[str, Any], in_parts: bool) -> dict[str, Any]:
+    """A message as templates know it: nothing is null, reasoning has all its names."""
+    there = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((there[key] for key in REASONING if key in there), None)
+    if reasoning is not None:
+        there = {"thinking": reasoning, **there, "reasoning_content": reasoning}
+    if in_parts and isinstance(there.get("content"), str):
+        there["content"] = [{"type": "text", "text": there["content"]}]
+    return there
 
 
 class Dialogues:
@@ -79,101 +79,103 @@ class Dialogues:
 
     def __init__(self, tokenizer: Tokenizer, *, clock: bool = False) -> None:
         """`clock` lets a template ask for the date. Raises NoTemplateError, DataError for a bad one."""
-        if tokenizer.chat_template is None:
-            raise NoTemplateError(f"{tokenizer.path} has no chat template beside it")
 
         def name(id: int | None) -> str:
             return "" if id is None else tokenizer.piece(id, special=True).decode("utf-8", "replace")
 
-        names = {"bos_token": name(tokenizer.bos), "eos_token": name(tokenizer.eod)}
-        self._template = ChatTemplate(tokenizer.chat_template, names, clock)
-        self._specials = {name(id): id for id in tokenizer.facts.specials if len(name(id)) > 1}
+        templates, self._facts = tokenizer.chat_templates, tokenizer.facts
+        if DEFAULT not in templates:
+            raise NoTemplateError(f"{tokenizer.path} has no chat template beside it")
+        self._specials = {name(id): id for id in self._facts.specials if len(name(id)) > 1}
         longest_first = sorted(self._specials, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._ending = self._find_ending()
+        names = {"bos_token": name(tokenizer.bos), "eos_token": name(tokenizer.eod), **tokenizer.token_names}
+        self._turns = {
+            use: Turns(ChatTemplate(templates[use], names, clock), self._special)
+            for use in (DEFAULT, TOOL_USE)
+            if use in templates
+        }
+        self._in_parts = False
+        if not self._writes(PROBE):
+            self._in_parts = True
+            self._in_parts = self._writes(PROBE)
 
-    def prompt(self, messages: Messages) -> list[Piece]:
+    def prompt(self, messages: Messages, context: Context = NOTHING) -> list[Piece]:
         """The dialogue up to where the assistant's next words begin; raises RefusedError."""
-        return list(self._pieces(self._template.render(self._veiled(messages), True).translate(UNMARK), []))
+        full, context = self._veiled(self._in_full(messages)), self._veiled_context(context)
+        text = self._turns_for(context).template.render(full, True, context)
+        return list(self._pieces(text.translate(UNMARK), []))
 
-    def whole(self, messages: Messages) -> list[Piece]:
-        """The dialogue to its end, with what counts: the assistant's contents and what ends these turns.
+    def whole(self, messages: Messages, context: Context = NOTHING) -> list[Piece]:
+        """The dialogue to its end, with what counts: the assistant's turns, but for those of `weight` 0.
 
         A template with `{% generation %}` says itself what counts. Raises RefusedError for messages that the
-        template refuses, or changes so much that the assistant's words cannot be found.
+        template refuses or leaves out, or changes so much that the assistant's words cannot be found.
         """
-        return list(self._pieces(*self._said(self._veiled(messages))))
+        return list(self._pieces(*self._said(messages, context)))
+
+    def text(self, messages: Messages, context: Context = NOTHING) -> str:
+        """What the template writes; raises RefusedError."""
+        return self._said(messages, context)[0].replace(VEIL, "")
+
+    def _said(self, messages: Messages, context: Context) -> tuple[str, list[Span]]:
+        """The text of a dialogue, still veiled, and the spans of it that count."""
+        full, context = self._veiled(self._in_full(messages)), self._veiled_context(context)
+        return self._turns_for(context).said(full, context)
+
+    def _turns_for(self, context: Context) -> Turns:
+        use = DEFAULT if context.tools is None else TOOL_USE
+        return self._turns.get(use, self._turns[DEFAULT])
+
+    def _writes(self, messages: Messages) -> bool:
+        """Whether contents in the form of now come out of the template."""
+        marking = Marking(self._in_full(messages), NOTHING)
+        seen = self._turns[DEFAULT].seen(marking, len(messages), False)
+        return seen is not None and all(map(seen.of, range(len(messages))))
+
+    def _in_full(self, messages: Messages) -> list[dict[str, Any]]:
+        """Messages as templates know them: nothing is null, reasoning has all its names."""
+        return [_in_full(message, self._in_parts) for message in messages]
+
+    def _veiled_context(self, context: Context) -> Context:
+        return Context(self._veiled(context.tools), self._veiled(context.values))
 
     def _veiled(self, value: Any) -> Any:
         """Breaks the names of special tokens in all strings, so that the template's own can be told apart."""
         if isinstance(value, str):
             if RESERVED.search(value):
-                raise RefusedError("a message holds U+FDD0, U+FDD1 or U+FDD2, which are no characters")
+                raise RefusedError("a message holds one of U+FDD0 to U+FDEF, which are no characters")
             return self._special.sub(lambda found: found[0][0] + VEIL + found[0][1:], value)
-        if isinstance(value, dict):
-            return {key: self._veiled(item) for key, item in value.items()}
+        if isinstance(value, Mapping):
+            return {self._veiled(key): self._veiled(item) for key, item in value.items()}
         return [self._veiled(item) for item in value] if isinstance(value, list | tuple) else value
 
-    def _find_ending(self) -> str:
-        """What the template writes after an answer: up to its last special token, or all without one."""
-        try:
-            rendered = self._template.render(_marked_messages(PROBE, ".*"), False)
-        except RefusedError:
-            return ""
-        tail = rendered[rendered.rfind(CLOSE) + 1 :]
-        ends = [found.end() for found in self._special.finditer(tail)]
-        return tail[: ends[-1]] if ends else tail
-
-    def _said(self, messages: Messages) -> tuple[str, list[Span]]:
-        """The text of a dialogue, still veiled, and the spans of it that count."""
-        plain = self._template.render(messages, False)
-        if OPEN in plain:  # the template says it itself
-            found = _unmarked(plain)
-            if found is None:
-                raise RefusedError("the chat template has one {% generation %} in another")
-            return found
-        answers = sum(message["role"] == ANSWER for message in messages)
-        # many templates strip contents, which marks outside of the white space would prevent
-        for inside in (r"(?s).+", r"(?s)\S(?:.*\S)?"):
-            found = _unmarked(self._template.render(_marked_messages(messages, inside), False))
-            if found and found[0] == plain and len(found[1]) == answers:
-                return plain, [self._with_ending(plain, span) for span in found[1]]
-        return plain, list(self._turns(messages, plain))
-
-    def _with_ending(self, text: str, span: Span) -> Span:
-        start, stop = span
-        return start, stop + len(self._ending) if text.startswith(self._ending, stop) else stop
-
-    def _turns(self, messages: Messages, text: str) -> Iterator[Span]:
-        """From where the prompt ends to where the turn does, for templates that take answers apart."""
-        for n, message in enumerate(messages):
-            if message["role"] == ANSWER:
-                start = len(self._shared(text, messages[:n], prompt=True))
-                if self._special.search(self._ending):  # messages cannot spell it: it is the template's
-                    stop = text.find(self._ending, start) + len(self._ending)
-                else:
-                    stop = len(self._shared(text, messages[: n + 1], prompt=False))
-                yield start, stop
-
-    def _shared(self, text: str, messages: Messages, prompt: bool) -> str:
-        """What the first messages are rendered to; raises RefusedError if the whole does not begin so."""
-        beginning = self._template.render(messages, prompt)
-        if not text.startswith(beginning):
-            raise RefusedError("the chat template changes the assistant's words")
-        return beginning
-
     def _pieces(self, text: str, counted: list[Span]) -> Iterator[Piece]:
-        """Cuts a veiled text at its special tokens, and unveils it."""
-        cuts = [at for found in self._special.finditer(text) for at in found.span()]
-        for start, stop in pairwise([0, *cuts, len(text)]):
-            shared = ((max(first, start), min(last, stop)) for first, last in counted)
-            inside = [(first, last) for first, last in shared if first < last]
-            part = text[start:stop]
-            if part in self._specials:
-                yield Piece(part, self._specials[part], counts=bool(inside))
-            elif part:
-                spans = tuple(_local(text, start, span) for span in inside)
-                yield Piece(part.replace(VEIL, ""), counted=spans)
+        """Cuts a veiled text at its special tokens, which may swallow white space, and unveils it."""
+        at, last = 0, -1
+        for found in (*self._special.finditer(text), None):
+            id, stop = (self._specials[found[0]], found.start()) if found else (-1, len(text))
+            start = stop - len(text[at:stop].lstrip(WHITE)) if last in self._facts.strips_after else at
+            if id in self._facts.strips_before:
+                stop = start + len(text[start:stop].rstrip(WHITE))
+            if start < stop:
+                yield _piece(text, (start, stop), counted)
+            if found:
+                yield Piece(found[0], id, counts=bool(_shared(found.span(), counted)))
+                at, last = found.end(), id
+
+
+def _shared(span: Span, counted: list[Span]) -> list[Span]:
+    """The parts of a span that count."""
+    parts = ((max(span[0], first), min(span[1], last)) for first, last in counted)
+    return [(first, last) for first, last in parts if first < last]
+
+
+def _piece(text: str, span: Span, counted: list[Span]) -> Piece:
+    """A span of a veiled text, without veils."""
+    start, stop = span
+    counted = [_local(text, start, part) for part in _shared(span, counted)]
+    return Piece(text[start:stop].replace(VEIL, ""), counted=tuple(counted), inside=start > 0)
 
 
 def _local(text: str, start: int, span: Span) -> Span:

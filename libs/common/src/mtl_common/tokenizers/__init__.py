@@ -13,14 +13,25 @@ from pathlib import Path
 from mtl_common.config import nearest
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers.engines import AUTO, ENGINES, QUICK, REFERENCE, TURBO
-from mtl_common.tokenizers.flat import Flat
+from mtl_common.tokenizers.flat import Flat, merged
 from mtl_common.tokenizers.hugging_face import HuggingFace
 from mtl_common.tokenizers.interface import Facts, Tokenizer
 from mtl_common.tokenizers.plain_bytes import FILE, SPEC
 from mtl_common.tokenizers.sentence_piece import SentencePiece
 from mtl_common.tokenizers.tiktoken_ranks import Ranks
 
-__all__ = ["AUTO", "ENGINES", "QUICK", "REFERENCE", "Facts", "Flat", "Tokenizer", "check_engine", "load"]
+__all__ = [
+    "AUTO",
+    "ENGINES",
+    "QUICK",
+    "REFERENCE",
+    "Facts",
+    "Flat",
+    "Tokenizer",
+    "check_engine",
+    "load",
+    "merged",
+]
 
 
 KINDS = "a tokenizer.json, .tiktoken, .model or vocab.txt file"

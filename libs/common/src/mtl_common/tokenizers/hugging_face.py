@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mtl_common.tokenizers.interface import (
     beside,
     canonical,
     fingerprint,
+    named_token,
     read_json,
 )
 from mtl_common.tokenizers.libraries import fastest_first, fastokens_engine, gigatoken_engine
@@ -23,12 +25,6 @@ from mtl_common.tokenizers.word_piece import as_tokenizer_json
 from mtl_common.tokenizers.words import words_engine
 
 END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-
-
-def _named_token(config: Mapping[str, Any], key: str) -> str | None:
-    token = config.get(key)
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
 
 
 def _deciding(content: Mapping[str, Any]) -> list[Any]:
@@ -78,14 +74,36 @@ def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]
     }
 
 
-class HuggingFace(Tokenizer):
-    """A tokenizer.json, or a vocab.txt that stands for one."""
+def _flagged(added: Sequence[Mapping[str, Any]], flag: str) -> frozenset[int]:
+    return frozenset(token["id"] for token in added if token.get("special") and token.get(flag))
 
-    def __init__(self, path: Path, wanted: str, one_thread: bool, is_vocabulary: bool = False) -> None:
+
+def _without_first_space(content: Any) -> Any:
+    """A part of a tokenizer.json that puts a space before the first word of a text, without doing so."""
+    if isinstance(content, list):
+        return [_without_first_space(part) for part in content]
+    if not isinstance(content, dict):
+        return content
+    inner = {key: _without_first_space(content[key]) for key in ("pretokenizers",) if key in content}
+    never = {"prepend_scheme": "never"} if content.get("prepend_scheme") == "first" else {}
+    return {**content, **inner, **never}
+
+
+class HuggingFace(Tokenizer):
+    """A tokenizer.json, or a vocab.txt that stands for one; `inner` for text inside of a text."""
+
+    def __init__(
+        self, path: Path, wanted: str, one_thread: bool, is_vocabulary: bool = False, inner: bool = False
+    ) -> None:
         import tokenizers
 
         config = beside(path.parent)
         content = as_tokenizer_json(path, config) if is_vocabulary else read_json(path)
+        first = content.get("pre_tokenizer")
+        later = _without_first_space(first)
+        self._inside = None if inner or later == first else partial(HuggingFace, path, wanted, one_thread)
+        if inner:
+            content["pre_tokenizer"] = later
         # a file may ask for padding to 128, cutting to 128 or random merges; corpora are encoded as they are
         unheeded = _unheeded(content)
         content |= {"truncation": None, "padding": None}
@@ -111,17 +129,24 @@ class HuggingFace(Tokenizer):
             raise DataError("the vocabulary of tokenizer.json is empty")
         added = content.get("added_tokens") or []
         specials = {t["content"]: t["id"] for t in added if t.get("special")}
-        ends = [_named_token(config, "eos_token"), *(name for name in END_OF_DOCUMENT if name in specials)]
+        ends = [named_token(config, "eos_token"), *(name for name in END_OF_DOCUMENT if name in specials)]
         return Facts(
             vocab_size=max(vocabulary.values()) + 1,
             eod=next((vocabulary[name] for name in ends if name in vocabulary), None),
-            bos=vocabulary.get(_named_token(config, "bos_token") or ""),
+            bos=vocabulary.get(named_token(config, "bos_token") or ""),
             fingerprint=fingerprint(canonical(_deciding(content))),
             specials=frozenset(specials.values()),
+            strips_before=_flagged(added, "lstrip"),
+            strips_after=_flagged(added, "rstrip"),
+            words_alone=_flagged(added, "single_word"),
             lost_bytes=_lost_bytes(content, vocabulary),
             unknown=vocabulary.get(content.get("model", {}).get("unk_token") or ""),
             unheeded=unheeded,
         )
+
+    @cached_property
+    def inside(self) -> Tokenizer:  # noqa: D102
+        return self if self._inside is None else self._inside(inner=True)
 
     def reference(self, texts: Sequence[str]) -> Flat:  # noqa: D102
         found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)

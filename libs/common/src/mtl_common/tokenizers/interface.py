@@ -3,7 +3,7 @@
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from mtl_common.errors import DataError
 from mtl_common.tokenizers.engines import REFERENCE, Choice
 from mtl_common.tokenizers.flat import Flat, same
 
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
+NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # special tokens with a name that templates know
 
 SPELLED = 300  # tokens of a vocabulary that engines are tried on
 
@@ -42,7 +44,8 @@ class Facts:
     `vocab_size` is the largest id plus one; `eod` ends a document; `lost_bytes` have no token and vanish from
     text; `unknown` stands for any text without tokens; `unheeded` is what the file asks for that would change
     documents (cutting, padding); `fingerprint` names the mapping from text to ids, and does not depend on how
-    its file is written.
+    its file is written. Of the `specials`, those of `strips_before` and `strips_after` swallow white space
+    beside them; those of `words_alone` are text within a word.
     """
 
     vocab_size: int
@@ -50,6 +53,9 @@ class Facts:
     bos: int | None
     fingerprint: str
     specials: frozenset[int] = frozenset()
+    strips_before: frozenset[int] = frozenset()
+    strips_after: frozenset[int] = frozenset()
+    words_alone: frozenset[int] = frozenset()
     lost_bytes: bytes = b""
     unknown: int | None = None
     unheeded: tuple[str, ...] = ()
@@ -67,19 +73,34 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def beside(directory: Path) -> dict[str, Any]:
-    """The tokenizer_config.json of a directory, empty when there is none."""
-    path = directory / "tokenizer_config.json"
-    return read_json(path) if path.is_file() else {}
+    """The tokenizer_config.json of a directory, empty when there is none.
+
+    Where it lists no added tokens, as it did of old, special_tokens_map.json names the special ones.
+    """
+    config, named = directory / "tokenizer_config.json", directory / "special_tokens_map.json"
+    found = read_json(config) if config.is_file() else {}
+    return found if "added_tokens_decoder" in found or not named.is_file() else found | read_json(named)
 
 
-def _chat_template(directory: Path) -> str | None:
-    alone = directory / "chat_template.jinja"
-    if alone.is_file():
-        return alone.read_text("utf-8")
-    template = beside(directory).get("chat_template")
-    if isinstance(template, list):  # several named ones
-        template = {t.get("name"): t.get("template") for t in template}.get("default")
-    return template if isinstance(template, str) else None
+def _chat_templates(directory: Path) -> dict[str, str]:
+    """Name -> source, as transformers finds them: files go before what the configuration holds."""
+    files = {path.stem: path for path in sorted((directory / TEMPLATES).glob("*.jinja"))}
+    if (directory / TEMPLATE).is_file():
+        files["default"] = directory / TEMPLATE
+    if files:
+        return {name: path.read_text("utf-8") for name, path in files.items()}
+    found = beside(directory).get("chat_template")
+    named = (
+        {t.get("name"): t.get("template") for t in found} if isinstance(found, list) else {"default": found}
+    )
+    return {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
+
+
+def named_token(config: Mapping[str, Any], key: str) -> str | None:
+    """The token that a configuration has under a key, written as a string or an object."""
+    token = config.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def fingerprint(*parts: bytes) -> str:
@@ -148,19 +169,39 @@ class Tokenizer(ABC):
         return self.facts.fingerprint
 
     @property
+    def chat_templates(self) -> dict[str, str]:
+        """The Jinja templates that turn conversations into prompts, by name; `default` is the usual one."""
+        return _chat_templates(self.path.parent)
+
+    @property
     def chat_template(self) -> str | None:
-        """The Jinja template that turns a conversation into a prompt, if one lies beside the tokenizer."""
-        return _chat_template(self.path.parent)
+        """The usual chat template, if there is one."""
+        return self.chat_templates.get("default")
+
+    @property
+    def token_names(self) -> dict[str, str]:
+        """What templates call special tokens, such as `pad_token`, and how each is written."""
+        config = beside(self.path.parent)
+        found = {f"{name}_token": named_token(config, f"{name}_token") for name in NAMED}
+        return {name: token for name, token in found.items() if token is not None}
+
+    @property
+    def inside(self) -> "Tokenizer":
+        """The tokenizer of text that does not begin a text, such as what follows a special token."""
+        return self
 
     def files(self) -> dict[str, Path]:
         """Name -> path of every file that `save` copies."""
-        beside = {name: self.path.parent / name for name in BESIDE}
-        return {self._stored_as: self.path, **{name: path for name, path in beside.items() if path.is_file()}}
+        place = self.path.parent
+        more = [*(place / name for name in BESIDE), *sorted((place / TEMPLATES).glob("*.jinja"))]
+        beside = {str(path.relative_to(place)): path for path in more if path.is_file()}
+        return {self._stored_as: self.path, **beside}
 
     def save(self, directory: Path) -> None:
         """Copies the tokenizer's files into a directory that `load` opens."""
         directory.mkdir(parents=True, exist_ok=True)
         for name, path in self.files().items():
+            (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(path, directory / name)
 
     def encode(self, text: str) -> list[int]:

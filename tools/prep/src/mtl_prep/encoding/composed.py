@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mtl_common.bins import Batch, Sentences
 from mtl_common.dialogue import Piece
-from mtl_common.tokenizers import Tokenizer
+from mtl_common.tokenizers import Flat, Tokenizer, merged
 from mtl_prep.corpus.records import EMPTY, NOT_ENCODABLE, BadRecordError, Documents, Giant
 from mtl_prep.encoding.counted import Counted, Ids
 from mtl_prep.encoding.encode import encoded, feeds
@@ -66,21 +66,38 @@ class _Ids:
     failed: set[int]
 
 
+def _texts(watch: Watch, run: _Run, chosen: Bounds) -> tuple[Flat, set[int]]:
+    """The ids of some pieces of text, and which pieces could not be encoded."""
+    texts = [run.pieces[i].text for i in chosen]
+    flat, failed = encoded(watch.tokenizer, texts)
+    if not failed:
+        watch.look(texts, [run.places[i] for i in chosen], flat)
+    return flat, {int(chosen[i]) for i in failed}
+
+
+def _all_texts(watch: Watch, run: _Run, plain: Bounds) -> tuple[Flat, set[int]]:
+    """The ids of all pieces of text; those inside of a text may begin otherwise than others."""
+    inside = np.array([run.pieces[i].inside for i in plain], bool)
+    if watch.tokenizer.inside is watch.tokenizer or not inside.any():
+        return _texts(watch, run, plain)
+    within = Watch(watch.tokenizer.inside)
+    within.counts = watch.counts
+    (one, failed), (other, also) = _texts(watch, run, plain[~inside]), _texts(within, run, plain[inside])
+    return merged(~inside, one, other), failed | also
+
+
 def _encode(watch: Watch, run: _Run) -> _Ids:
     special = np.array([-1 if piece.special is None else piece.special for piece in run.pieces], np.int64)
     plain, named = np.flatnonzero(special < 0), np.flatnonzero(special >= 0)
-    texts = [run.pieces[i].text for i in plain]
-    watch.characters += sum(map(len, texts))
-    (ids, offsets), failed = encoded(watch.tokenizer, texts)
-    if not failed:
-        watch.look(texts, [run.places[i] for i in plain], (ids, offsets))
+    watch.characters += sum(len(run.pieces[i].text) for i in plain)
+    (ids, offsets), failed = _all_texts(watch, run, plain)
     lengths = np.ones(len(special), np.int64)
     lengths[plain] = np.diff(offsets)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     out, inner = np.empty(bounds[-1], np.uint32), np.ones(bounds[-1], bool)
     inner[bounds[named]] = False
     out[bounds[named]], out[inner] = special[named], ids
-    return _Ids(out, bounds, {int(plain[i]) for i in failed})
+    return _Ids(out, bounds, failed)
 
 
 def _sentences(bounds: Bounds, firsts: Bounds) -> Sentences:

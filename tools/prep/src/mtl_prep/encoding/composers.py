@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from mtl_common.chat_template import RefusedError
+from mtl_common.chat_template import Context, RefusedError
 from mtl_common.dialogue import Dialogues, Piece, encode
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
@@ -41,8 +41,11 @@ class Records:
         """The pieces of a record in the form of `Shape.of`; raises BadRecordError for refused dialogues."""
         if self._dialogues is None:
             return self._shape.pieces(text)
+        found = orjson.loads(text)
         try:
-            pieces = self._dialogues.whole(orjson.loads(text))
+            pieces = self._dialogues.whole(
+                found["messages"], Context(found["tools"] or None, found["values"])
+            )
         except RefusedError as error:
             raise BadRecordError(str(error)) from None
         if not any(piece.counts or piece.counted for piece in pieces):
@@ -52,15 +55,20 @@ class Records:
 
 def _check_pieces(dialogues: Dialogues, tokenizer: Tokenizer) -> None:
     """Raises DataError when a dialogue in pieces has other ids than as a whole."""
+    if tokenizer.facts.words_alone:
+        raise DataError(
+            f"{tokenizer.path} has special tokens that count only as words of their own (single_word); "
+            "--shape chat needs another tokenizer"
+        )
     try:
-        pieces = dialogues.whole(PROBE)
+        pieces, whole = dialogues.whole(PROBE), dialogues.text(PROBE)
     except RefusedError:
         return
-    whole = tokenizer.with_specials("".join(piece.text for piece in pieces))
-    if whole is not None and whole != encode(pieces, tokenizer):
+    ids = tokenizer.with_specials(whole)
+    if ids is not None and ids != encode(pieces, tokenizer):
         raise DataError(
-            f"{tokenizer.path} changes the text beside special tokens (lstrip, rstrip, or a space before the "
-            "first word only), so dialogues would not get its model's ids; --shape chat needs another one"
+            f"{tokenizer.path} lets special tokens change the text beside them, so dialogues would not get "
+            "its model's ids; --shape chat needs another tokenizer"
         )
 
 

@@ -20,8 +20,9 @@ from mtl_common.config import nearest
 from mtl_common.dialogue import Piece
 from mtl_common.errors import UsageError
 from mtl_prep.corpus.find import Source
-from mtl_prep.corpus.keys import ABSENT, put_at, value_at
+from mtl_prep.corpus.keys import put_at, value_at
 from mtl_prep.corpus.records import NOT_OBJECT, BadRecordError
+from mtl_prep.encoding import chats
 
 KEYS = {
     "chat": ("messages",),
@@ -30,55 +31,7 @@ KEYS = {
 }
 TEXT = "text"
 OPTIONAL = "context"
-OTHER_FORM = "conversations"  # the usual key of messages that say `from` and `value`
 RECORDS = frozenset({"lines", "json", "csv", "parquet", "arrow"})  # kinds of sources that hold some
-ROLES = {"human": "user", "gpt": "assistant"} | {
-    role: role for role in ("system", "developer", "user", "assistant", "tool")
-}
-
-
-def _message(value: Any) -> dict[str, Any]:
-    """A message as `role` and `content`, whichever of the two forms it has; its other keys stay."""
-    if not isinstance(value, Mapping):
-        raise BadRecordError("message not an object")
-    role = ROLES.get(str(value.get("role", value.get("from"))))
-    content = value.get(_content(value))
-    if role is None:
-        raise BadRecordError("unknown role")
-    if not isinstance(content, str):
-        raise BadRecordError("content not a string")
-    if role == "assistant" and not content.strip():
-        raise BadRecordError("empty answer")
-    others = {key: other for key, other in value.items() if key not in ("from", "value")}
-    return {**others, "role": role, "content": content}
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    """The key of a message's text."""
-    return "content" if "content" in message else "value"
-
-
-def _messages(found: Any) -> list[dict[str, Any]]:
-    if found is ABSENT or found == []:
-        raise BadRecordError("no messages")
-    if not isinstance(found, list):
-        raise BadRecordError("messages not a list")
-    messages = list(map(_message, found))
-    if not any(message["role"] == "assistant" for message in messages):
-        raise BadRecordError("no answer")
-    return messages
-
-
-def _string(value: Any, name: str) -> str:
-    if name == OPTIONAL and value in (ABSENT, None, ""):
-        return ""
-    if value is ABSENT or value is None:
-        raise BadRecordError(f"no {name}")
-    if not isinstance(value, str):
-        raise BadRecordError(f"{name} not a string")
-    if not value.strip():
-        raise BadRecordError(f"empty {name}")
-    return value
 
 
 def _written(value: Any) -> str:
@@ -127,28 +80,21 @@ class Shape:
         if not isinstance(record, Mapping):
             raise BadRecordError(NOT_OBJECT)
         if self.name == "chat":
-            return _written(_messages(value_at(record, self._place(record))))
-        found = zip(self.keys, KEYS[self.name], strict=True)
-        return _written([_string(value_at(record, key), name) for key, name in found])
-
-    def _place(self, record: Mapping[str, Any]) -> str:
-        """The key of a dialogue's messages."""
-        absent = self.keys == KEYS["chat"] and value_at(record, self.keys[0]) is ABSENT
-        return OTHER_FORM if absent else self.keys[0]
+            return _written(chats.dialogue(record, self.keys[0]))
+        found = ((value_at(record, key), name) for key, name in zip(self.keys, KEYS[self.name], strict=True))
+        return _written([chats.string(value, name, name != OPTIONAL) for value, name in found])
 
     def texts(self, record: Mapping[str, Any]) -> list[str]:
-        """The texts of a good record in order, roles left out."""
+        """The texts of a good record in order, roles and calls of tools left out."""
         if self.name == "chat":
-            return [message[_content(message)] for message in value_at(record, self._place(record))]
+            return chats.texts(record, self.keys[0])
         found = (value_at(record, key) for key in self.keys)
         return [text for text in found if isinstance(text, str)]
 
     def with_texts(self, record: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
         """A good record with others in the place of its texts."""
         if self.name == "chat":
-            place = self._place(record)
-            pairs = zip(value_at(record, place), texts, strict=True)
-            return put_at(record, place, [{**message, _content(message): text} for message, text in pairs])
+            return chats.with_texts(record, self.keys[0], texts)
         keys = [key for key in self.keys if isinstance(value_at(record, key), str)]
         new = dict(record)
         for key, text in zip(keys, texts, strict=True):
@@ -174,7 +120,7 @@ class Shape:
 
     def columns(self, names: Sequence[str]) -> list[str]:
         """The columns of a table that hold the parts: their keys, or else the start of their paths."""
-        keys = (*self.keys, OTHER_FORM) if self.keys == KEYS["chat"] else self.keys
+        keys = chats.ALL if self.keys == KEYS["chat"] else self.keys
         wanted = [key if key in names else key.partition(".")[0] for key in keys]
         return [name for name in dict.fromkeys(wanted) if name in names]
 
