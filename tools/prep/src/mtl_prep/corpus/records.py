@@ -40,7 +40,7 @@ class Giant:
 class Documents:
     """Texts with their place, and the records that gave none; `giant`, if any, is a document after all texts.
 
-    `wholes` are the JSON records that the texts stand in, empty for other texts. `passed` and
+    `wholes` are the JSON records or rows that the texts stand in, empty for other texts. `passed` and
     `repaired` count by source and reason; only what is bad is kept one by one.
     """
 

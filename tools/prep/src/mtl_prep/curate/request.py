@@ -68,7 +68,7 @@ class Request:
     def reading(self, corpus: Corpus) -> Reading:
         """What decides the units of the corpus and the documents in them."""
         shape = self.judged_shape
-        return Reading(corpus.sources, self.text_key, self.part_bytes, self.errors, shape=shape)
+        return Reading(corpus.sources, self.text_key, self.part_bytes, self.errors, shape=shape, whole=True)
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""

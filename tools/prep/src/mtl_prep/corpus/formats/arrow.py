@@ -1,11 +1,11 @@
-"""Arrow IPC: a file, whose record batches can be read alone, or a stream of them; only the text's column."""
+"""Arrow IPC: a file, whose record batches can be read alone, or a stream of them."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mtl_prep.corpus.find import Source
-from mtl_prep.corpus.formats.arrow_batches import blocks, text_columns
+from mtl_prep.corpus.formats.arrow_batches import blocks, columns_to_read
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.unpack import damaged
 
@@ -53,7 +53,7 @@ class Arrow:
     def parts(self, source: Source, reading: Reading) -> int | None:
         """Record batches of a file, small ones together; a stream has to be read from its start."""
         with _opened(source) as reader:
-            text_columns(source, reader.schema, reading)
+            columns_to_read(source, reader.schema, reading)
             count = _count(reader)
         return None if count is None else -(-count // _together(count, source, reading))
 
@@ -62,8 +62,8 @@ class Arrow:
         source = reading.sources[part.source]
         with _opened(source) as reader:
             schema = reader.schema
-            columns = text_columns(source, schema, reading)
-        with _opened(source, sorted(map(schema.get_field_index, columns))) as reader:
+            columns = columns_to_read(source, schema, reading)
+        with _opened(source, [i for i, name in enumerate(schema.names) if name in columns]) as reader:
             count = _count(reader)
             if count is None:
                 yield from blocks(_slices(reader), 0, part.source, reading)

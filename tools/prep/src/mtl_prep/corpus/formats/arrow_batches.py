@@ -7,6 +7,7 @@ from typing import Any
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus.find import Source
+from mtl_prep.corpus.formats.arrow_values import json_values
 from mtl_prep.corpus.formats.interface import Block, Reading
 from mtl_prep.corpus.formats.rows import add_rows, columns_of
 from mtl_prep.corpus.parsing import Rules
@@ -39,6 +40,12 @@ def text_columns(source: Source, schema: Any, reading: Reading) -> list[str]:
     return columns
 
 
+def columns_to_read(source: Source, schema: Any, reading: Reading) -> list[str]:
+    """The names of the columns to read; raises like `text_columns`."""
+    columns = text_columns(source, schema, reading)
+    return list(schema.names) if reading.whole else columns
+
+
 def _values(column: Any) -> list[Any]:
     """The values of a column; strings as bytes when one is not UTF-8."""
     import pyarrow as pa
@@ -69,11 +76,20 @@ class _Batches(list[Any]):
         return _unpickled, (stream.getvalue(),)
 
 
-def _read(batches: list[Any], source: int, rules: Rules) -> Documents:
+def _columns(batch: Any, key: list[str], whole: bool) -> Iterator[list[Any]]:
+    """The values of every column; of whole rows as JSON has them, but for the text itself."""
+    import pyarrow.types as types
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        as_json = whole and (name not in key or types.is_nested(column.type))
+        yield json_values(column) if as_json else _values(column)
+
+
+def _read(batches: list[Any], source: int, rules: Rules, whole: bool) -> Documents:
     found = Documents()
     for batch in batches:
-        values = map(_values, batch.columns)
         names = batch.schema.names
+        values = _columns(batch, rules.key.columns(names), whole)
         add_rows(
             found, source, (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)), rules
         )
@@ -82,12 +98,13 @@ def _read(batches: list[Any], source: int, rules: Rules) -> Documents:
 
 def blocks(batches: Iterable[Any], a_row: float, source: int, reading: Reading) -> Iterator[Block]:
     """Blocks of about `part_bytes` from record batches; a row is worth `a_row` bytes of the file."""
+    read = partial(_read, source=source, rules=reading.rules, whole=reading.whole)
     run, held, rows = _Batches(), 0, 0
     for batch in batches:
         run.append(batch)
         held, rows = held + batch.nbytes, rows + batch.num_rows
         if held >= reading.part_bytes:
-            yield Block(round(a_row * rows), partial(_read, run, source, reading.rules))
+            yield Block(round(a_row * rows), partial(read, run))
             run, held, rows = _Batches(), 0, 0
     if run:
-        yield Block(round(a_row * rows), partial(_read, run, source, reading.rules))
+        yield Block(round(a_row * rows), partial(read, run))

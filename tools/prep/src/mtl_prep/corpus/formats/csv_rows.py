@@ -73,23 +73,23 @@ def _header(table: _Table, rules: Rules) -> tuple[str, list[str]]:
     raise AssertionError
 
 
-def _record(row: Row, header: list[str], wanted: list[str]) -> dict[str, Any]:
-    """The wanted fields of a row, as bytes where they may be no UTF-8; raises BadRecordError for no row."""
+def _record(row: Row, header: list[str], key: list[str], whole: bool) -> dict[str, Any]:
+    """The fields of a key or all, as bytes where they may be no UTF-8; raises BadRecordError for no row."""
     if isinstance(row, str):
         raise BadRecordError(row)
     if len(row) != len(header):
         raise BadRecordError(NOT_ROW)
-    fields = {name: value for name, value in zip(header, row, strict=True) if name in wanted}
-    if any("\0" in value for value in fields.values()):
+    fields = {name: value for name, value in zip(header, row, strict=True) if whole or name in key}
+    if any("\0" in fields[name] for name in key):
         raise BadRecordError(HAS_NUL)
     return {k: v if v.isascii() else v.encode("utf-8", "surrogateescape") for k, v in fields.items()}
 
 
-def _read(rows: list[Row], source: int, header: list[str], rules: Rules) -> Documents:
-    found, wanted = Documents(), rules.key.columns(header)
+def _read(rows: list[Row], source: int, header: list[str], whole: bool, rules: Rules) -> Documents:
+    found, key = Documents(), rules.key.columns(header)
     for row in rows:
         try:
-            record = _record(row, header, wanted)
+            record = _record(row, header, key, whole)
         except BadRecordError as bad:
             shown = b"" if isinstance(row, str) else repr(row).encode("utf-8", "backslashreplace")
             found.refuse(source, found.lines, str(bad), shown)
@@ -109,8 +109,9 @@ class Csv:
 
     def blocks(self, part: Part, reading: Reading) -> Iterator[Block]:
         """Blocks of rows."""
-        rules, table = reading.rules, _Table(reading.sources[part.source], reading.giant)
-        separator, header = _header(table, rules)
+        table = _Table(reading.sources[part.source], reading.giant)
+        separator, header = _header(table, reading.rules)
+        read = partial(_read, source=part.source, header=header, whole=reading.whole, rules=reading.rules)
         rows = table.rows(separator)
         next(rows)
         run, held, told = list[Row](), 0, 0
@@ -118,7 +119,7 @@ class Csv:
             run.append(row)
             held += sum(map(len, row))
             if held >= reading.part_bytes:
-                yield Block(table.position[0] - told, partial(_read, run, part.source, header, rules))
+                yield Block(table.position[0] - told, partial(read, run))
                 run, held, told = [], 0, table.position[0]
         if run:
-            yield Block(table.source.size - told, partial(_read, run, part.source, header, rules))
+            yield Block(table.source.size - told, partial(read, run))

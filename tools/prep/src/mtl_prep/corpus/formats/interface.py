@@ -21,6 +21,7 @@ class Reading:
 
     A unit is about `part_bytes` of content. A document of more than `giant` bytes is not held in memory where
     it stands in text or JSON: it is offered in pieces. A `shape` is for more than a text, in place of a key.
+    With `whole` all columns of tables are read, not only what the text stands in.
     """
 
     sources: tuple[Source, ...]
@@ -29,6 +30,7 @@ class Reading:
     errors: Errors = "bad"
     giant: int = GIANT
     shape: Key | None = None
+    whole: bool = False
 
     @property
     def rules(self) -> Rules:
@@ -45,9 +47,9 @@ class Block:
 
     size: int
     read: Callable[[], Documents]
-
-
     stays: bool = False
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a source to be read from its start to its end; parts are numbered from 0.

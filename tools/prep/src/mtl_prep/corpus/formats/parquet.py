@@ -1,11 +1,11 @@
-"""Parquet: row groups are read alone, a few batches at a time, and of them only the column with the text."""
+"""Parquet: row groups are read alone, a few batches at a time, and of them only the columns needed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mtl_prep.corpus.find import Source
-from mtl_prep.corpus.formats.arrow_batches import blocks, text_columns
+from mtl_prep.corpus.formats.arrow_batches import blocks, columns_to_read
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.unpack import damaged
 
@@ -57,14 +57,14 @@ class Parquet:
     def parts(self, source: Source, reading: Reading) -> int | None:
         """Row groups, small ones together."""
         with _opened(source) as file:
-            columns = text_columns(source, file.schema_arrow, reading)
+            columns = columns_to_read(source, file.schema_arrow, reading)
             return len(_runs(_sizes(file, columns), reading.part_bytes))
 
     def blocks(self, part: Part, reading: Reading) -> Iterator[Block]:
         """Blocks of rows."""
         source = reading.sources[part.source]
         with _opened(source) as file:
-            columns = text_columns(source, file.schema_arrow, reading)
+            columns = columns_to_read(source, file.schema_arrow, reading)
             sizes = _sizes(file, columns)
             groups = _runs(sizes, reading.part_bytes)[part.number]
             rows = sum(file.metadata.row_group(group).num_rows for group in groups)

@@ -39,4 +39,4 @@ def add_rows(found: Documents, source: int, rows: Iterable[dict[str, Any]], rule
             continue
         for what in mends:
             found.mend(source, what)
-        found.add(source, number, text)
+        found.add(source, number, text, row)

@@ -6,7 +6,7 @@ text is extracted; other content, requests and descriptions are counted as such.
 
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 from functools import partial
 from typing import Any
@@ -20,17 +20,19 @@ from mtl_prep.corpus.unpack import Stream, damaged
 
 TOO_LARGE = "too large"
 HELD = ("conversion", "response", "resource")
+ABOUT = {"url": "WARC-Target-URI", "date": "WARC-Date"}
 PLAIN, HTML = "text/plain", ("text/html", "application/xhtml+xml")
 
 
 @dataclass(frozen=True)
 class _Payload:
-    """What a record holds, unpacked, with its media type and character set; or why it is not looked at."""
+    """What a record holds, unpacked, and what is said about it; or why it is not looked at."""
 
     media: str = ""
     charset: str = ""
     content: bytes = b""
     reason: str = ""
+    about: dict[str, str] = field(default_factory=dict)
 
 
 def _media(record: Any) -> tuple[str, str]:
@@ -53,7 +55,9 @@ def _payload(record: Any, name: str, limit: int) -> _Payload:
         return _Payload(reason=TOO_LARGE)
     if getattr(record.raw_stream, "limit", 1) and record.length:
         raise DataError(f"{name} ends in the middle of a record; mend it or leave it out")
-    return _Payload(media, charset, content)
+    found = {key: record.rec_headers.get_header(header) for key, header in ABOUT.items()}
+    about = {key: value for key, value in found.items() if value}
+    return _Payload(media, charset, content, about=about)
 
 
 def _payloads(source: Source, limit: int, position: list[int]) -> Iterator[_Payload]:
@@ -99,7 +103,7 @@ def _read(payloads: list[_Payload], source: int, rules: Rules) -> Documents:
             continue
         for what in mends:
             found.mend(source, what)
-        found.add(source, number, text)
+        found.add(source, number, text, payload.about)
     return found
 
 
