@@ -21,12 +21,13 @@ from mtl_prep.corpus.find import Corpus, Split
 from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.encoding.composers import Composition, parse_composition
 from mtl_prep.encoding.engine import InexactError, distrust, fitting, forget_distrusted, to_load, trusted
+from mtl_prep.encoding.shapes import keys_asked
 from mtl_prep.journal import Journal
 from mtl_prep.running.beginning import end_of_document, sample
 from mtl_prep.running.cut import unit_tasks
 from mtl_prep.running.finishing import finish
-from mtl_prep.running.pieces import WORK, Pieces
 from mtl_prep.running.handing import Handing
+from mtl_prep.running.pieces import WORK, Pieces
 from mtl_prep.running.plan import Plan, begun, decide, decided, finished
 from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
@@ -70,9 +71,7 @@ class Request:
     @property
     def composition(self) -> Composition:
         """What documents are composed of; raises UsageError for what cannot be."""
-        keys = self.keys
-        if self.shape == "chat" and keys is None and self.text_key != "text":
-            keys = self.text_key
+        keys = keys_asked(self.shape, self.keys, self.text_key)
         return parse_composition(self.shape, keys, self.separator, self.sentences)
 
     @property
