@@ -1,6 +1,5 @@
 """Reads bins: documents and windows of tokens as views of the memory-mapped shards."""
 
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from mtl_common.bins.batch import Batch, Sentences
 from mtl_common.bins.manifest import TOKENIZER, Shard, read_manifest
+from mtl_common.bins.mapped import mapped
 from mtl_common.errors import DataError
 
 PIECE_TOKENS, PIECE_DOCUMENTS = 1 << 20, 1 << 14
@@ -27,13 +27,11 @@ class ShardView:
     """
 
     def __init__(self, path: Path, shard: Shard, dtype: str, *, shuffled: bool = True) -> None:
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if shuffled and hasattr(memory, "madvise"):
-            # the kernel's read-ahead makes cold random reads 20 times slower
-            memory.madvise(mmap.MADV_RANDOM)
+        memory = mapped(path, at_random=shuffled)
 
         def column(kind: str, count: int, at: int) -> NDArray[Any]:
+            if not 0 <= at <= len(memory) - count * np.dtype(kind).itemsize:
+                raise ValueError(f"{path.name} holds no {count:,} values of {kind} at byte {at:,}")
             return np.frombuffer(memory, kind, count, at) if count else np.empty(0, kind)
 
         self.tokens = column(dtype, shard.tokens, shard.tokens_at)
@@ -196,9 +194,12 @@ class Bins:
         values: NDArray[Any] = getattr(self.shard(index), column)
         if start + n <= self._first_token[index + 1]:
             return values[at : at + n]
-        return np.concatenate(
-            [values[at:], self._window(column, start + len(values) - at, n - len(values) + at)]
-        )
+        parts, left = [values[at:]], n - len(values) + at
+        while left > 0:
+            index += 1
+            parts.append(getattr(self.shard(index), column)[:left])
+            left -= len(parts[-1])
+        return np.concatenate(parts)
 
 
 def _reopen(path: Path, shuffled: bool) -> Bins:
