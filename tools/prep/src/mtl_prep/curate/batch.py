@@ -94,7 +94,7 @@ class Batch:
     @cached_property
     def plain(self) -> bytes:
         """The small letters as one byte a character, for `find` and patterns of bytes; 255 is any other."""
-        return np.take(characters.plain(), self.codes, mode="clip").tobytes()
+        return bytes(compiled("loops").looked_up(self.codes, characters.plain()))
 
     def spans(self, starts: NDArray[Any], stops: NDArray[Any]) -> Spans:
         """Pieces in order, told by where they begin and end; none crosses from document to document."""
@@ -138,21 +138,21 @@ class Batch:
         return self._terms[1]
 
     @cached_property
-    def _lines(self) -> tuple[Integers, Integers]:
-        """(lines,) where each ends, and how many words begin before that."""
-        stops, words = compiled("loops").lines(self.codes, self.words.starts)
-        return stops, words
-
-    @cached_property
     def lines(self) -> Spans:
         """What stands between line ends, empty lines too."""
-        stops = self._lines[0]
+        stops = self._words[4]
         return self.spans(np.concatenate([[0], stops + 1])[:-1], stops)
 
     @cached_property
+    def content(self) -> Spans:
+        """The lines without the white space around them; those of white space alone are empty."""
+        starts, stops = self._words[5:7]
+        return Spans(starts, stops, self.lines.offsets)
+
+    @property
     def words_a_line(self) -> Integers:
         """(lines,) how many words stand on each."""
-        return np.diff(self._lines[1], prepend=0)
+        return self._words[7]
 
     @cached_property
     def line_hashes(self) -> Hash:
@@ -160,35 +160,15 @@ class Batch:
         return self.hashes_of(self.lines)
 
     @cached_property
-    def content(self) -> Spans:
-        """The lines without the white space around them; those of white space alone are empty."""
-        words, end = self.words, self._lines[1]
-        blank = self.words_a_line == 0
-        starts = np.where(blank, self.lines.stops, np.append(words.starts, 0)[end - self.words_a_line])
-        stops = np.where(blank, self.lines.stops, np.append(words.stops, 0)[end - 1])
-        return Spans(starts, stops, self.lines.offsets)
-
-    @cached_property
     def paragraphs(self) -> Spans:
         """Runs of lines between empty lines, without white space around the whole document."""
-        inner = self._inner_lines
-        filled = inner.lengths > 0
-        first = filled & ~(_before(filled) & (_before(inner.document, -1) == inner.document))
-        last = filled & ~(_after(filled) & (_after(inner.document, -1) == inner.document))
-        return self.spans(inner.starts[first], inner.stops[last])
-
-    @cached_property
-    def _inner_lines(self) -> Spans:
-        """The lines from each document's first word to its last, cut to these."""
         lines, words = self.lines, self.words
         none = words.counts == 0
-        at = np.append(words.starts, 0)[words.offsets[:-1]]
-        end = np.append(words.stops, 0)[words.offsets[1:] - 1]
-        low = np.where(none, self.starts[1:], at)[lines.document]
-        high = np.where(none, self.starts[:-1], end)[lines.document]
-        kept = (lines.stops >= low) & (lines.starts <= high)
-        cut = Spans(np.maximum(lines.starts, low), np.minimum(lines.stops, high), lines.offsets)
-        return cut.where(kept)
+        lows = np.where(none, 0, np.append(words.starts, 0)[words.offsets[:-1]])
+        highs = np.where(none, 0, np.append(words.stops, 0)[words.offsets[1:] - 1])
+        return self.spans(
+            *compiled("loops").paragraphs(lines.starts, lines.stops, lines.offsets, lows, highs)
+        )
 
     def hashes_of(self, pieces: Spans) -> Hash:
         """(pieces,) a hash of each, equal wherever it stands."""
@@ -197,13 +177,3 @@ class Batch:
     def later(self, hashes: Hash, pieces: Spans) -> Mask:
         """(pieces,) which ones have the hash of an earlier one of their document."""
         return np.asarray(compiled("loops").later(hashes, pieces.offsets))
-
-
-def _before(values: NDArray[Any], first: int = 0) -> NDArray[Any]:
-    """(n,) each one's forerunner."""
-    return np.concatenate([np.array([first], values.dtype), values[:-1]])
-
-
-def _after(values: NDArray[Any], last: int = 0) -> NDArray[Any]:
-    """(n,) each one's follower."""
-    return np.concatenate([values[1:], np.array([last], values.dtype)])

@@ -7,12 +7,12 @@ and how long they are; in this and in the order of the rules we follow datatrove
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mtl_prep.curate import characters
 from mtl_prep.curate.batch import Batch, Integers, Mask, compiled
 from mtl_prep.curate.step import Count, LocalStep, Share, Verdict
 
-DOT, ELLIPSIS, BULLETS = ord("."), 0x2026, (0x2022, ord("-"))
+ELLIPSES, BULLETS = ("...", "\u2026"), ("\u2022", "-")
 
 
 class GopherQuality(LocalStep):
@@ -34,17 +34,21 @@ class GopherQuality(LocalStep):
         return GopherQualityJudge(self)
 
 
+def _counts(batch: Batch, *pieces: str) -> Integers:
+    """(documents,) how often any of these stands in each, none overlapping another."""
+    return np.array([sum(map(text.count, pieces)) for text in batch.texts], np.int64)
+
+
 def _line_rules(batch: Batch) -> tuple[Integers, Integers, Integers]:
     """(documents,) lines, those that begin with a bullet, those that end in an ellipsis."""
     codes, content, lines = batch.codes, batch.content, batch.lines
     filled = content.lengths > 0
-    bullets = filled & np.isin(codes[content.starts], BULLETS)
-    last = content.stops - 1
-    ends = filled & (codes[last] == ELLIPSIS)
-    three = np.flatnonzero(content.lengths >= 3)
-    ends[three] |= (
-        (codes[last[three]] == DOT) & (codes[last[three] - 1] == DOT) & (codes[last[three] - 2] == DOT)
-    )
+    bullets = filled & np.any([codes[content.starts] == ord(bullet) for bullet in BULLETS], 0)
+    ends = np.zeros(len(filled), bool)
+    for ellipsis in ELLIPSES:
+        long = np.flatnonzero(content.lengths >= len(ellipsis))
+        first = content.stops[long] - len(ellipsis)
+        ends[long] |= np.all([codes[first + i] == ord(one) for i, one in enumerate(ellipsis)], 0)
     count = lines.counts - (lines.lengths[lines.offsets[1:] - 1] == 0)  # none after a last line end
     return count, lines.sums(bullets), lines.sums(ends)
 
@@ -60,16 +64,15 @@ class GopherQualityJudge:
         """Rules in the order of the paper; the first one broken is the reason."""
         verdict = Verdict(len(batch))
         with np.errstate(divide="ignore", invalid="ignore"):  # of no words nothing is a share
-            self._judge_words(batch, verdict)
+            sums = compiled("loops").word_sums(batch.words.lengths, batch.word_kinds, batch.words.offsets)
+            real, characters, letters = sums
+            self._judge_words(batch, real, characters / real, verdict)
             self._judge_lines(batch, verdict)
-            self._judge_kinds(batch, verdict)
+            self._judge_kinds(batch, letters, verdict)
         return verdict
 
-    def _judge_words(self, batch: Batch, verdict: Verdict) -> None:
+    def _judge_words(self, batch: Batch, real: Integers, mean: NDArray[np.float64], verdict: Verdict) -> None:
         rules, words = self._settings, batch.words
-        plain = (batch.word_kinds & np.uint8(characters.PLAIN)) != 0
-        real = words.sums(plain)
-        mean = words.sums(np.where(plain, words.lengths, 0)) / real
         if rules.min_words:
             verdict.remove(real < rules.min_words, "too few words")
         if rules.max_words:
@@ -79,8 +82,8 @@ class GopherQualityJudge:
         if rules.max_mean_word:
             verdict.remove(mean > rules.max_mean_word, "words too long")
         if rules.max_symbols:
-            crosses, ellipses = compiled("loops").symbols(batch.codes, batch.starts)
-            verdict.remove(crosses / words.counts > rules.max_symbols, "too many #")
+            verdict.remove(_counts(batch, "#") / words.counts > rules.max_symbols, "too many #")
+            ellipses = _counts(batch, *ELLIPSES)
             verdict.remove(ellipses / words.counts > rules.max_symbols, "too many ellipses")
 
     def _judge_lines(self, batch: Batch, verdict: Verdict) -> None:
@@ -91,10 +94,9 @@ class GopherQualityJudge:
         if rules.max_ellipsis_lines:
             verdict.remove(ends / count > rules.max_ellipsis_lines, "too many lines end in an ellipsis")
 
-    def _judge_kinds(self, batch: Batch, verdict: Verdict) -> None:
+    def _judge_kinds(self, batch: Batch, letters: Integers, verdict: Verdict) -> None:
         rules, words = self._settings, batch.words
         if rules.min_letter_words:
-            letters = words.sums((batch.word_kinds & np.uint8(characters.LETTER)) != 0)
             verdict.remove(letters / words.counts < rules.min_letter_words, "too few words with a letter")
         if rules.min_stop_words:
             different = compiled("loops").different(batch.word_hashes, words.offsets, self._stop_words)

@@ -11,13 +11,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from mtl_prep.curate.characters import ALONE, CAPITAL, SPACE, WORDLY
+from mtl_prep.curate.characters import ALONE, CAPITAL, LETTER, PLAIN, SPACE, WORDLY
 
 Integers = NDArray[np.int64]
 Hash = NDArray[np.uint64]
 
 BASE = np.uint64(0x9C5F_2E17_D3A8_4B6D)
-NEWLINE, HASH, DOT, ELLIPSIS = 10, ord("#"), ord("."), 0x2026
+NEWLINE = 10
 FULL = 2  # slots of a table for each key at least
 
 
@@ -33,40 +33,92 @@ def mixed(value: Any) -> Any:
 
 @njit(cache=True)
 def words(codes: NDArray[np.uint32], kinds: NDArray[np.uint8]) -> tuple[Any, ...]:
-    """Runs between white space: starts, stops, the flags of all their characters together, hashes."""
-    most = len(codes) // 2 + 1
-    starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
-    flags, hashes = np.empty(most, np.uint8), np.empty(most, np.uint64)
-    count, inside, value, flag = 0, False, np.uint64(0), np.uint8(0)
-    for i in range(len(codes)):  # the last character is a line end
+    """Runs between white space, and the lines they stand on.
+
+    Of words: starts, stops, the flags of all their characters together, hashes. Of lines: stops, where their
+    first word starts and their last one stops, how many words they have. `codes` ends in a line end.
+    """
+    starts, stops = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
+    flags, hashes = np.empty(len(codes), np.uint8), np.empty(len(codes), np.uint64)
+    ends, counts = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
+    firsts, lasts = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
+    count = before = line = 0
+    inside, value, flag = False, np.uint64(0), np.uint8(0)
+    for i in range(len(codes)):
         kind = kinds[codes[i]]
         if not kind & SPACE:
             if not inside:
                 starts[count], value, flag, inside = i, np.uint64(0), np.uint8(0), True
             value = value * BASE + codes[i]
             flag |= kind
-        elif inside:
+            continue
+        if inside:
             stops[count], flags[count], hashes[count] = i, flag, mixed(value)
             count += 1
             inside = False
-    return starts[:count], stops[:count], flags[:count], hashes[:count]
+        if codes[i] == NEWLINE:
+            ends[line], counts[line] = i, count - before
+            firsts[line] = starts[before] if count > before else i
+            lasts[line] = stops[count - 1] if count > before else i
+            line, before = line + 1, count
+    return (
+        starts[:count].copy(),
+        stops[:count].copy(),
+        flags[:count].copy(),
+        hashes[:count].copy(),
+        ends[:line].copy(),
+        firsts[:line].copy(),
+        lasts[:line].copy(),
+        counts[:line].copy(),
+    )
 
 
 @njit(cache=True)
-def lines(codes: NDArray[np.uint32], word_starts: Integers) -> tuple[Integers, Integers]:
-    """Where each line ends, and how many words begin before that."""
+def word_sums(lengths: Integers, flags: NDArray[np.uint8], offsets: Integers) -> tuple[Any, ...]:
+    """(documents,) how many words are not all symbols, and of how many characters; how many have a letter."""
+    documents = len(offsets) - 1
+    plain, characters = np.zeros(documents, np.int64), np.zeros(documents, np.int64)
+    letters = np.zeros(documents, np.int64)
+    for document in range(documents):
+        for word in range(offsets[document], offsets[document + 1]):
+            if flags[word] & PLAIN:
+                plain[document] += 1
+                characters[document] += lengths[word]
+            letters[document] += (flags[word] & LETTER) != 0
+    return plain, characters, letters
+
+
+@njit(cache=True)
+def paragraphs(
+    starts: Integers, stops: Integers, offsets: Integers, lows: Integers, highs: Integers
+) -> tuple[Integers, Integers]:
+    """Runs of lines between empty ones, (paragraphs,) starts and stops.
+
+    starts, stops (lines,), offsets (documents + 1,) of lines; lows, highs (documents,) between which a
+    document's lines count, and to which they are cut.
+    """
+    begins, ends = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
     count = 0
-    for code in codes:
-        count += code == NEWLINE
-    stops, before = np.empty(count, np.int64), np.empty(count, np.int64)
-    line = word = 0
+    for document in range(len(lows)):
+        inside = False
+        for line in range(offsets[document], offsets[document + 1]):
+            start, stop = max(starts[line], lows[document]), min(stops[line], highs[document])
+            if start < stop:
+                if not inside:
+                    begins[count] = start
+                    count += 1
+                ends[count - 1] = stop
+            inside = start < stop
+    return begins[:count].copy(), ends[:count].copy()
+
+
+@njit(cache=True)
+def looked_up(codes: NDArray[np.uint32], table: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(characters,) what a table (code points,) has for each."""
+    found = np.empty(len(codes), np.uint8)
     for i in range(len(codes)):
-        if codes[i] == NEWLINE:
-            while word < len(word_starts) and word_starts[word] < i:
-                word += 1
-            stops[line], before[line] = i, word
-            line += 1
-    return stops, before
+        found[i] = table[codes[i]]
+    return found
 
 
 @njit(cache=True)
@@ -104,24 +156,6 @@ def hashes_of(codes: NDArray[np.uint32], starts: Integers, stops: Integers) -> H
             value = value * BASE + codes[i]
         hashes[piece] = mixed(value)
     return hashes
-
-
-@njit(cache=True)
-def symbols(codes: NDArray[np.uint32], starts: Integers) -> tuple[Integers, Integers]:
-    """(documents,) how many `#`, and how many ellipses: three dots, or the character."""
-    documents = len(starts) - 1
-    crosses, ellipses = np.zeros(documents, np.int64), np.zeros(documents, np.int64)
-    for document in range(documents):
-        dots = 0
-        for i in range(starts[document], starts[document + 1]):
-            code = codes[i]
-            dots = dots + 1 if code == DOT else 0
-            if dots == 3:
-                dots = 0
-                ellipses[document] += 1
-            ellipses[document] += code == ELLIPSIS
-            crosses[document] += code == HASH
-    return crosses, ellipses
 
 
 @njit(cache=True)
@@ -186,19 +220,6 @@ def most(offsets: Integers) -> Any:
 
 
 @njit(cache=True)
-def slot_of(keys: Hash, stamps: Integers, stamp: int, key: Any) -> Any:
-    """The place of a key in a table with 2^k slots, or the free one where it belongs.
-
-    Keys of another stamp are none, so a table is emptied by going on to the next stamp.
-    """
-    last = len(keys) - 1
-    slot = np.int64(mixed(key) & np.uint64(last))
-    while stamps[slot] == stamp and keys[slot] != key:
-        slot = (slot + 1) & last
-    return slot
-
-
-@njit(cache=True)
 def slots_for(count: int) -> int:
     """How many slots a table for so many keys has: a power of two."""
     slots = 16
@@ -208,17 +229,33 @@ def slots_for(count: int) -> int:
 
 
 @njit(cache=True)
+def emptied(count: int) -> NDArray[np.uint64]:
+    """A table for so many keys at most, (slots, 2): a key, and the round in which it was put there."""
+    return np.zeros((slots_for(count), 2), np.uint64)
+
+
+@njit(cache=True)
+def slot_of(table: NDArray[np.uint64], last: int, turn: Any, key: Any) -> Any:
+    """The place of a key among the slots up to `last`, 2^k - 1, of a table, or the free one where it belongs.
+
+    Keys of another turn are none, so a table is emptied by going on to the next turn, from 1.
+    """
+    slot = np.int64(mixed(key) & np.uint64(last))
+    while table[slot, 1] == turn and table[slot, 0] != key:
+        slot = (slot + 1) & last
+    return slot
+
+
+@njit(cache=True)
 def later(hashes: Hash, offsets: Integers) -> NDArray[np.bool_]:
     """(pieces,) which ones are like an earlier one of their document."""
-    found = np.zeros(len(hashes), np.bool_)
-    slots = slots_for(most(offsets))
-    keys, stamps = np.empty(slots, np.uint64), np.full(slots, -1, np.int64)
+    found, table = np.zeros(len(hashes), np.bool_), emptied(most(offsets))
     for document in range(len(offsets) - 1):
-        size = slots_for(offsets[document + 1] - offsets[document])
+        last, turn = slots_for(offsets[document + 1] - offsets[document]) - 1, np.uint64(document + 1)
         for i in range(offsets[document], offsets[document + 1]):
-            slot = slot_of(keys[:size], stamps[:size], document, hashes[i])
-            found[i] = stamps[slot] == document
-            keys[slot], stamps[slot] = hashes[i], document
+            slot = slot_of(table, last, turn, hashes[i])
+            found[i] = table[slot, 1] == turn
+            table[slot, 0], table[slot, 1] = hashes[i], turn
     return found
 
 

@@ -30,10 +30,8 @@ LOCAL = re.compile(rb"[a-z0-9!#$%&'*+/=?^_`{|}~-][a-z0-9.!#$%&'*+/=?^_`{|}~-]*\Z
 DOMAIN = re.compile(rb"@(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,24}(?![a-z0-9_-])")
 LOCAL_LIMIT = 64  # RFC 5321
 IPV4 = re.compile(rb"(?<![\w.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?!\w|\.\d)")
-COLONS = re.compile(rb":[0-9a-f]{0,4}:")
-IPV6_WINDOW = re.compile(rb"[0-9a-f:]+\Z")
-IPV6_REST = re.compile(rb"[0-9a-f:]*(?:\d{1,3}(?:\.\d{1,3}){3})?")
-IPV6_LIMIT = 45
+IPV6 = re.compile(rb"(?<![\w:])[23][0-9a-f]{3}:[0-9a-f]{0,4}:[0-9a-f:]*+(?!\w)")
+GROUP = 4  # digits of an IPv6 address that stand before its first colon, when it is global
 GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 INTERNATIONAL = re.compile(rb"\+(?<!\w\+)[1-9](?:[ .\-/()]{0,2}\d){7,14}(?!\w)")
 AMERICAN = re.compile(
@@ -95,8 +93,8 @@ class Digits:
 def _emails(text: bytes, _: Digits) -> Iterator[Found]:
     at = text.find(b"@")
     while at >= 0:
-        local = LOCAL.search(text[max(at - LOCAL_LIMIT, 0) : at])
         domain = DOMAIN.match(text, at)
+        local = domain and LOCAL.search(text[max(at - LOCAL_LIMIT, 0) : at])
         if local and domain:
             yield Found(at - (local.end() - local.start()), domain.end(), "email")
         at = text.find(b"@", domain.end() if domain else at + 1)
@@ -116,24 +114,13 @@ def is_global(address: bytes) -> bool:
     return known.is_global and max(numbers) >= SMALL and (known.version == 4 or known in GLOBAL_IPV6)
 
 
-def _ipv6(text: bytes) -> Iterator[Found]:
-    end = 0
-    for colon in COLONS.finditer(text):
-        if colon.start() < end:
-            continue
-        before = IPV6_WINDOW.search(text[max(colon.start() - IPV6_LIMIT, 0) : colon.start() + 1])
-        start = colon.start() + 1 - len(before[0]) if before else colon.start()
-        rest = IPV6_REST.match(text, start)
-        end = rest.end() if rest else colon.end()
-        outside = text[start - 1 : start] + text[end : end + 1]
-        if is_global(text[start:end]) and not re.search(rb"\w", outside):
-            yield Found(start, end, "ip")
-
-
 def _ips(text: bytes, digits: Digits) -> Iterator[Found]:
     four = (digits.lengths <= 3) & digits.next_to(1) & digits.next_to(2) & digits.next_to(3)
     yield from _at(text, digits.starts[four], IPV4, is_global, "ip")
-    yield from _ipv6(text)
+    plain = np.frombuffer(text, np.uint8)
+    starts = np.flatnonzero(plain[GROUP:] == ord(":"))
+    starts = starts[np.isin(plain[starts], list(b"23"))]
+    yield from _at(text, starts, IPV6, is_global, "ip")
 
 
 def _is_phone(number: bytes) -> bool:
