@@ -1,10 +1,8 @@
 """Where a corpus lies: directories, patterns, standard input, and stores that are reached by URLs."""
 
 import gzip
-import http.server
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 from corpus import stdlib_texts
 from mtl_common.bins import Bins
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.corpus import places
 from mtl_prep.corpus.find import check_unchanged, find
 from mtl_prep.corpus.formats import Reading
 from mtl_prep.corpus.records import Documents
@@ -182,71 +179,12 @@ def test_a_store(make: Make, memory: Any, tmp_path: Path) -> None:
         check_unchanged(sources)
 
 
-class Store(http.server.BaseHTTPRequestHandler):
-    """A store of one file that breaks off now and then, and gives ranges."""
-
-    content = b""
-    failures: Iterator[bool] = iter(())
-    asked: list[str]
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self._answer(200, len(self.content))
-
-    def _answer(self, code: int, size: int) -> None:
-        self.send_response(code)
-        self.send_header("Content-Length", str(size))
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", f'"{hash(self.content)}"')
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range", "")
-        self.asked.append(wanted)
-        if wanted and next(self.failures, False):
-            self.send_error(503)
-            return
-        first, _, last = wanted.removeprefix("bytes=").partition("-")
-        part = self.content[int(first or 0) : int(last) + 1 if last else None]
-        self._answer(206 if wanted else 200, len(part))
-        self.wfile.write(part)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[Store], str]]:
-    monkeypatch.setattr(places, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(places, "AHEAD", 1 << 12)
-    kind = type("OneStore", (Store,), {"asked": []})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield kind, f"http://127.0.0.1:{server.server_port}/a.jsonl"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_flaky_store(store: tuple[type[Store], str]) -> None:
-    pytest.importorskip("aiohttp")
-    kind, url = store
-    texts = [f"{i} " + "x" * (i % 50) for i in range(2000)]
-    kind.content = json_lines(texts)
-    kind.failures = (i % 3 > 0 for i in range(10**9))
-    assert texts_in(url, part_bytes=30_000) == texts
-    assert all(part.startswith("bytes=") for part in kind.asked if part)
-    kind.failures = (True for _ in range(10**9))
-    with pytest.raises(DataError, match=r"a\.jsonl could not be read in 5 tries .*; run again to continue"):
-        texts_in(url)
-
-
 def test_stores_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"no store is known by nonsense://"):
         find(["nonsense://bucket/a.jsonl"])
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(UsageError, match=r"s3fs"):
-        find(["s3://bucket/a.jsonl"])
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(UsageError, match=r"gs:// takes gcsfs; pip install gcsfs"):
+        find(["gs://bucket/a.jsonl"])
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UsageError, match=r"takes fsspec; pip install 'mtl-prep\[remote\]'"):
         find(["s3://bucket/a.jsonl"])

@@ -20,6 +20,7 @@ from mtl_common.errors import DataError
 from mtl_prep.corpus import places
 from mtl_prep.corpus.cleaned import clean_shards
 from mtl_prep.corpus.counts import told
+from mtl_prep.corpus.far import Facts, changed
 from mtl_prep.corpus.ignored import Ignored
 from mtl_prep.corpus.languages import LANGUAGES
 from mtl_prep.corpus.unpack import Encoding, Packing, Stream, encoding_of, in_utf8, packing_of, unpacked
@@ -78,13 +79,18 @@ class Source:
         return places.is_url(self.address)
 
     @property
+    def facts(self) -> Facts:
+        """What was found out about the file."""
+        return Facts(self.size, self.version)
+
+    @property
     def is_plain(self) -> bool:
         """Whether its bytes are those of its content, so that reading may start anywhere."""
         return not self.packing and not self.encoding
 
     def open(self) -> BinaryIO:
         """The bytes where they lie, from any position."""
-        return places.open_file(self.address)
+        return places.open_file(self.address, self.facts)
 
     def pieces(self, tell: list[int] | None = None) -> Iterator[bytes]:
         """The content, unpacked and in UTF-8; `tell[0]` is kept at the position in the file.
@@ -187,18 +193,15 @@ def _kind(source: Source, split: Split) -> Kind:
     return known or json or SPLIT[split]
 
 
-def _start(address: str) -> bytes:
-    with places.open_file(address) as file:
-        return file.read(8)
-
-
 def _content_start(source: Source) -> bytes:
     with source.open() as file:
         return io.BufferedReader(Stream(unpacked(file, source.name, source.packing))).read(8)
 
 
 def _source(address: str, name: str, split: Split) -> Source:
-    found, start = places.facts(address), _start(address)
+    found = places.facts(address)
+    with places.open_file(address, found) as file:
+        start = file.read(8)
     for magic, what in REFUSED.items():
         if start.startswith(magic):
             raise DataError(f"{name} is {what} data, which is not read; turn it into .jsonl or .parquet")
@@ -238,13 +241,17 @@ def _walk(directory: Path, ignored: Ignored, skipped: Counter[str]) -> Iterator[
             yield path
 
 
-def _in_directory(address: str, split: Split, skipped: Counter[str]) -> Iterator[Source]:
+def _sources(addresses: Sequence[str], split: Split) -> list[Source]:
+    return places.each(addresses, lambda address: _source(address, _named(address), split))
+
+
+def _in_directory(address: str, skipped: Counter[str]) -> Iterator[str]:
     path = Path(places.local(address))
     found = places.below(address) if places.is_url(address) else map(str, _walk(path, Ignored(), skipped))
     for file in found:
         suffix = suffix_of(file)
         if suffix in LINES or suffix in LANGUAGES or suffix in TABLES:
-            yield _source(file, _named(file), split)
+            yield file
         else:
             skipped[suffix or "no suffix"] += 1
 
@@ -257,16 +264,16 @@ def _found(address: str, split: Split, stdin: Path | None, skipped: Counter[str]
         matching = places.matching(address)
         if not matching:
             raise DataError(f"no file matches {address}; check the pattern")
-        return [_source(file, _named(file), split) for file in matching]
+        return _sources(matching, split)
     if not places.exists(address):
         raise DataError(f"no corpus at {address}; check the path")
     if not places.is_directory(address):
-        return [_source(address, _named(address), split)]
-    found = list(_in_directory(address, split, skipped))
+        return _sources([address], split)
+    found = list(_in_directory(address, skipped))
     if not found:
         others = f" among {sum(skipped.values())} files ({told(skipped)})" if skipped else ""
         raise DataError(f"{address} holds no .jsonl, text or source files{others}; name others one by one")
-    return found
+    return _sources(found, split)
 
 
 def _once(sources: Sequence[Source], skipped: Counter[str]) -> Iterator[Source]:
@@ -290,16 +297,18 @@ def find(arguments: Sequence[str | Path], split: Split = "file", stdin: Path | N
     """
     sources: list[Source] = []
     skipped: Counter[str] = Counter()
-    for argument in arguments:
-        sources += _found(os.fspath(argument), split, stdin, skipped)
+    addresses = [os.fspath(argument) for argument in arguments]
+    places.forget(addresses)
+    for address in addresses:
+        sources += _found(address, split, stdin, skipped)
     return Corpus(tuple(_once(sources, skipped)), skipped)
 
 
 def check_unchanged(sources: Sequence[Source]) -> None:
     """Raises DataError about the first file that is not as it was found."""
-    for source in sources:
-        now = places.facts(source.address)
-        if (now.size, now.version) != (source.size, source.version):
-            raise DataError(
-                f"{source.name} changed while it was read; remove what was made of it and run again"
-            )
+    addresses = [source.address for source in sources]
+    places.forget(addresses)
+    found = places.each(addresses, places.facts)
+    for source, now in zip(sources, found, strict=True):
+        if now != source.facts:
+            raise changed(source.name)
