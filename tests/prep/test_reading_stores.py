@@ -72,6 +72,26 @@ def test_the_bins_are_those_of_local_files(s3: S3, make: Make, tokenizer: Path, 
     assert shard_bytes(some) == shard_bytes(local)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tokenize", "a.txt", "--tokenizer", "bytes", "--out", "s3://corpus/bins"),
+        ("curate", "recipe.toml", "a.txt", "--out", "gs://corpus/clean"),
+        ("inspect", "s3://corpus/bins"),
+        ("split", "bins", "--parts", "a=1", "--out", "s3://corpus/bins"),
+        ("finish", "s3://corpus/bins"),
+    ],
+)
+def test_only_a_corpus_may_be_a_url(command: tuple[str, ...], tmp_path: Path) -> None:
+    done = prep(*command, cwd=tmp_path)
+    assert done.returncode == 2
+    [url] = [argument for argument in command if "://" in argument]
+    assert (
+        done.stderr == f"error: {url} is a URL, and only a corpus may be one; use a directory, and copy it\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_of_parquet_only_the_text_is_fetched(s3: S3, make: Make, tmp_path: Path) -> None:
     import numpy as np
     import pyarrow as pa

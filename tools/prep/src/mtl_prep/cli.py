@@ -20,6 +20,7 @@ from mtl_prep.cli_corpus import (
     Split,
     TaskOf,
     TextKey,
+    here,
     typed_again,
 )
 
@@ -30,7 +31,10 @@ app = tool("mtl-prep", "From text to token bins.")
 def train_tokenizer(
     corpus: Corpus,
     vocab_size: Annotated[int, typer.Option(help="Entries of the vocabulary, special tokens included.")],
-    out: Annotated[Path, typer.Option(help="A directory, or a file ending in .json, .tiktoken or .model.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="A directory, or a file ending in .json, .tiktoken or .model.", callback=here),
+    ],
     kind: Annotated[
         str, typer.Option(help="bpe (of bytes, as GPT-2's), unigram or wordpiece (as BERT's).")
     ] = "bpe",
@@ -78,7 +82,7 @@ def tokenize_corpus(
     tokenizer: Annotated[
         Path, typer.Option(help="tokenizer.json, .tiktoken or .model file, or its directory.")
     ],
-    out: Annotated[Path, typer.Option(help="The directory of the bins.")],
+    out: Annotated[Path, typer.Option(help="The directory of the bins.", callback=here)],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
     text_key: TextKey = "text",
     eod: Annotated[
@@ -156,7 +160,7 @@ def tokenize_corpus(
 
 @app.command("finish")
 def finish_bins(
-    out: Annotated[Path, typer.Argument(help="What was given to the tasks as --out.")],
+    out: Annotated[Path, typer.Argument(help="What was given to the tasks as --out.", callback=here)],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
     max_bad: Annotated[
         str | None, typer.Option(help="Bad records allowed, if not as the tasks said.")

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from mtl_common.command import next_command
+from mtl_prep.cli_corpus import here
 
 app = typer.Typer()
 
-BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.")]
-Out = Annotated[Path, typer.Option(help="What to make; it must not exist.")]
+BinsPath = Annotated[Path, typer.Argument(help="The directory of the bins.", callback=here)]
+Out = Annotated[Path, typer.Option(help="What to make; it must not exist.", callback=here)]
 Seed = Annotated[int, typer.Option(help="Another number, other documents.")]
 ShardTokens = Annotated[int, typer.Option(min=1, max=1 << 30, help="Tokens a shard at most.")]
 
@@ -132,7 +133,8 @@ def split_bins(
 def sample_bins(
     path: BinsPath,
     out: Annotated[
-        Path | None, typer.Option(help="Bins to make; without it the documents are printed.")
+        Path | None,
+        typer.Option(help="Bins to make; without it the documents are printed.", callback=here),
     ] = None,
     documents: Annotated[int | None, typer.Option(min=1, help="How many documents; 3 if not said.")] = None,
     tokens: Annotated[

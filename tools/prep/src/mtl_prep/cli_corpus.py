@@ -1,9 +1,13 @@
 """The options of every command that reads a corpus."""
 
+import re
 import shlex
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from mtl_common.errors import UsageError
 
 Corpus = Annotated[
     list[str],
@@ -34,6 +38,15 @@ Keys = Annotated[
     typer.Option(help="Keys of another shape than text: messages; source,target; question,answer,context."),
 ]
 MaxBad = Annotated[str, typer.Option(help="Bad records allowed: a count, or a share such as 5%.")]
+
+
+def here(path: Path | None) -> Path | None:
+    """A path as it is; raises UsageError for a URL, which a corpus may be and nothing else."""
+    url = re.match(r"(\w{2,}):/", str(path))  # Path makes one slash of two
+    if url:
+        address = f"{url[1]}://{str(path)[url.end() :]}"
+        raise UsageError(f"{address} is a URL, and only a corpus may be one; use a directory, and copy it")
+    return path
 
 
 def typed_again(

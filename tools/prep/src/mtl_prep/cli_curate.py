@@ -19,6 +19,7 @@ from mtl_prep.cli_corpus import (
     Split,
     TaskOf,
     TextKey,
+    here,
     typed_again,
 )
 
@@ -102,7 +103,7 @@ def _tokenize_next(request: "Request") -> None:
 def curate_corpus(
     recipe: Annotated[Path, typer.Argument(help="A TOML file with a table for each step, in order.")],
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(help="The directory of the clean corpus.")],
+    out: Annotated[Path, typer.Option(help="The directory of the clean corpus.", callback=here)],
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; else one a core.")] = None,
     text_key: TextKey = "text",
     split: Split = "file",
