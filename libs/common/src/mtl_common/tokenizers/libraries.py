@@ -1,6 +1,5 @@
 """Libraries that encode faster than the reference does: fastokens, and gigatoken where it is installed."""
 
-import gc
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
@@ -72,9 +71,7 @@ class Renewed:
         self._start()
 
     def _start(self) -> None:
-        if self._library is not None:
-            self._library = None
-            gc.collect()  # the old one goes before the new one comes
+        self._library = None  # the old one goes before the new one comes
         self._library = self._build()
         self._before, self._encoded = _resident(), 0
 
