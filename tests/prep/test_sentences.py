@@ -126,6 +126,23 @@ def test_a_text_that_comes_in_pieces_has_the_sentences_of_the_whole() -> None:
         assert grown == whole
 
 
+def test_languages_without_rules_are_named(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for language in sentences.RULED.split():
+        assert not sentences.Splitter(language).warning()
+    assert not sentences.Splitter("gsw").warning()  # those of German
+    (tmp_path / "a.txt").write_text("\u4f60\u597d\u3002 \u4e16\u754c\u3002")
+    bins = make(tmp_path / "a.txt", sentences="zh")
+    assert len(bins.sentences(0)) == 2
+    told = capsys.readouterr().err
+    assert (
+        told.count("warning: --sentences zh: sentencex has no rules for it and takes those for English") == 1
+    )
+    assert "it has rules for am ar bg" in told
+    assert 'did you mean "en"' in sentences.Splitter("eng").warning()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -1,6 +1,7 @@
 """What documents are composed of: texts as they are, texts as sentences, or records of a shape."""
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,10 +89,12 @@ class Composition:
         separator = {"separator": self.shape.separator} if self.shape.name == "pair" else {}
         return {"shape": self.shape.name, "keys": ",".join(self.shape.keys)} | separator
 
-    def check(self, sources: Iterable[Source], tokenizer: Tokenizer) -> None:
+    def check(self, sources: Sequence[Source], tokenizer: Tokenizer) -> None:
         """Raises UsageError for sources without records or dialogues without a chat template, DataError for a
         tokenizer that does not encode dialogues piece by piece.
         """
+        if self.language is not None and sources and (warning := Splitter(self.language).warning()):
+            print(f"warning: {warning}", file=sys.stderr)
         if self.shape is None:
             return
         self.shape.check(sources)

@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 
+from mtl_common.config import nearest
 from mtl_common.dialogue import Piece
 from mtl_common.errors import UsageError
 from mtl_prep.corpus.records import BadRecordError
 from mtl_prep.encoding.giants import FEED, UNCUT, UNCUTTABLE
+
+# Languages with rules of their own; others have those of a kindred one, or else of English.
+RULED = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
+ABBREVIATED = (
+    "Mr. Smith z.B. Am 3. Mai. Hr. Dr. Sra. Av. \u0433. etc. op. bv. nr. fl. \u03ba. No. St. cap. r. M. Mme."
+)
 
 
 class Splitter:
@@ -33,6 +40,16 @@ class Splitter:
     def __str__(self) -> str:
         """The rules, as the options of bins name them."""
         return f"{self.language} by sentencex {version('sentencex')}"
+
+    def warning(self) -> str:
+        """What to say of a language that gets English rules for want of others; nothing of any other."""
+        own, english = (self._boundaries(code, ABBREVIATED) for code in (self.language, "en"))
+        if self.language == "en" or own != english:
+            return ""
+        return (
+            f"--sentences {self.language}: sentencex has no rules for it and takes those for English"
+            f"{nearest(self.language, RULED.split())}; it has rules for {RULED}"
+        )
 
     def _ends(self, text: str) -> Iterator[int]:
         """Where sentences end, the white space after them left out; the last one's end may be missing."""
