@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -282,3 +283,13 @@ def test_the_commands(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
     assert texts_of(Bins(bins)) == [record["text"] for record in kept_records(tmp_path / "clean")]
     wrong = prep("curate", corpus / "none.toml", corpus, "--out", tmp_path / "other")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_units_without_documents_are_passed(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[exact_duplicates]\n", "utf-8")
+    lines = [b'{"text": ""}\n' * 40, json_lines(["a", "b"]), b"no json\n" * 30, json_lines(["a", "c"])]
+    (tmp_path / "c.jsonl").write_bytes(b"".join(lines))
+    options: dict[str, Any] = {"part_bytes": 100, "max_bad": "100%"}
+    found = curate(Request(tmp_path / "r.toml", [tmp_path / "c.jsonl"], tmp_path / "clean", 1, **options))
+    assert [record["text"] for record in kept_records(tmp_path / "clean")] == ["a", "b", "c"]
+    assert found.manifest.sources[0].bad == {"empty": 40, "not JSON": 30}

@@ -7,10 +7,10 @@ the text is then read from its place, a piece at a time.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import orjson
 
@@ -143,6 +143,28 @@ def _checked(content: Content, place: tuple[int, int], errors: str) -> set[str]:
     return mends
 
 
+def _filled(value: Any, strings: Mapping[str, str]) -> Any:
+    """A value with the long strings in the place of their names."""
+    if isinstance(value, str):
+        return strings.get(value, value)
+    if isinstance(value, list):
+        return [_filled(inner, strings) for inner in value]
+    if isinstance(value, dict):
+        return {strings.get(key, key): _filled(inner, strings) for key, inner in value.items()}
+    return value
+
+
+def _whole(
+    record: dict[str, Any], content: Content, places: Mapping[str, tuple[int, int]], errors: str
+) -> Any:
+    """A record with the long strings that stand at some places, and nothing for the others."""
+    strings = {
+        name: "".join(_unescaped(content, place, errors, set())) if place[1] else ""
+        for name, place in places.items()
+    }
+    return _filled(record, strings)
+
+
 def _add(found: Documents, place: tuple[int, int], content: Content, rules: Rules, long: int) -> None:
     (source, record), errors = place, decoding(content, rules)
     outline = _Scan(long, max(rules.giant, LEAST * long)).outline(content())
@@ -155,11 +177,13 @@ def _add(found: Documents, place: tuple[int, int], content: Content, rules: Rule
     mended_here = good.mends if number < 0 else mends[number]
     for what in sorted(mended_here if errors == "strict" else mended_here | {NOT_UTF8}):
         found.mend(source, what)
+    places = {f"{name}{i}": (0, 0) if i == number else string for i, string in enumerate(outline.strings)}
+    whole = partial(_whole, good.whole, content, places, errors)
     if number < 0:
-        found.add(source, record, good.text)
+        found.add(source, record, good.text, whole())
     else:
         pieces = partial(_unescaped, content, outline.strings[number], errors, set())
-        found.giant = Giant(source, record, pieces)
+        found.giant = Giant(source, record, pieces, whole)
 
 
 def add_long_json(

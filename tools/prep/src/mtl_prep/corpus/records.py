@@ -28,12 +28,14 @@ class Giant:
     """One document that is too large to hold: its text comes in pieces, from the start at each call.
 
     It was read through before it is offered, so it is a good record and its pieces raise no BadRecordError.
-    U+FFFD already stands where something was mended; line ends of a plain text are LF.
+    U+FFFD already stands where something was mended; line ends of a plain text are LF. `whole` gives the JSON
+    record that it stands in, with no text in its place.
     """
 
     source: int
     record: int
     pieces: Callable[[], Iterator[str]]
+    whole: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass

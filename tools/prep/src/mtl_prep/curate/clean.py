@@ -1,14 +1,11 @@
 """The second reading of a corpus: the documents that stay, as they stay, and an account of all others."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
 import zstandard
 
 from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
@@ -18,10 +15,12 @@ from mtl_prep.curate.decide import Decision, decision
 from mtl_prep.curate.examine import begun_steps
 from mtl_prep.curate.files import durable
 from mtl_prep.curate.judged import judged
+from mtl_prep.curate.large import Passage
 from mtl_prep.curate.places import Places
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.samples import SHOWN, Drawn, draw, share_of
 from mtl_prep.curate.step import GlobalStep, Judge, Step
+from mtl_prep.curate.writing import json_line
 from mtl_prep.journal import Journal
 
 ORIGIN = "curated_from"  # the key of the record that tells where it comes from
@@ -49,13 +48,6 @@ class Clean:
 def kept_path(directory: Path, unit: str) -> Path:
     """The file of what stays of a unit."""
     return directory / f"{unit}.jsonl.zst"
-
-
-def _line(record: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # half a surrogate pair in another key, or a number of more than 64 bits
-        return json.dumps(record).encode() + b"\n"
 
 
 class Cleaner:
@@ -101,7 +93,25 @@ class Cleaner:
                     self._judge(chunk)
                     account.add(chunk, [source for source, _ in unit.documents.places[places]], lengths)
                     account.size += packed.write(self._lines(unit, chunk))
+                for piece in self._large(unit, account, decided, note["large"]):
+                    account.size += packed.write(piece)
         return account
+
+    def _large(self, unit: Unit, account: Account, decided: Decision, length: int) -> Iterator[bytes]:
+        """The large document at the end of a unit, if one is there and stays, as a line of JSON in pieces."""
+        giant, place = unit.documents.giant, len(unit.documents.texts)
+        if giant is None or not length:
+            return
+        fate = int(decided.fates[self._job.units[unit.name][0] + place])
+        account.by_source[giant.source, fate] += 1
+        account.large += fate == KEPT
+        if fate != KEPT:
+            account.lose(fate, (place, REPEATED), length)
+            return
+        source, record = self._places.of(unit, place)
+        steps = [(n, self._job.recipe.steps[n - 1][1], judge) for n, judge in self._judges.items()]
+        passage = Passage(giant, source, steps, account)
+        yield from passage.line(judged(self._job.reading), {ORIGIN: {"source": source, "record": record}})
 
     def _judge(self, chunk: Chunk) -> None:
         for number in self._numbers:
@@ -113,7 +123,7 @@ class Cleaner:
         for i in np.flatnonzero(chunk.fates == KEPT).tolist():
             record = key.put(chunk.records[i], chunk.texts[i])
             name, number = self._places.of(unit, chunk.first + i)
-            lines.append(_line({ORIGIN: {"source": name, "record": number}, **record}))
+            lines.append(json_line({ORIGIN: {"source": name, "record": number}, **record}))
         return b"".join(lines)
 
     def _drawn(self, unit: Unit, account: Account, decided: Decision) -> dict[str, list[Drawn]]:
@@ -135,5 +145,9 @@ class Cleaner:
 
     def _shown(self, unit: Unit, place: int, reason: str) -> Drawn:
         source, record = self._places.of(unit, place)
-        text = unit.documents.texts[place][:SHOWN]
+        found = unit.documents
+        if found.giant is not None and place == len(found.texts):
+            text = next(found.giant.pieces())[:SHOWN]
+        else:
+            text = found.texts[place][:SHOWN]
         return draw(source, record), {"source": source, "record": record, "reason": reason, "text": text}

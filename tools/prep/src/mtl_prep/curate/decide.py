@@ -29,11 +29,11 @@ class Decision:
 
 def decide(directory: Path, recipe: Recipe, units: Sequence[Unit]) -> None:
     """Compares documents, and writes the decision; the same signatures give the same one."""
-    named = [(unit.name, unit.documents) for unit in units]
-    fates = UnitSignatures(directory, named, 0).row(FATES, 0).copy() if units else np.zeros(0, np.uint8)
+    named = [(unit.name, unit.documents) for unit in units if unit.documents]
+    fates = UnitSignatures(directory, named, 0).row(FATES, 0).copy() if named else np.zeros(0, np.uint8)
     originals = np.full(len(fates), -1, np.int64)
     for number, (_, step) in enumerate(recipe.steps[: recipe.examined], 1):
-        if isinstance(step, GlobalStep) and units:
+        if isinstance(step, GlobalStep) and named:
             signatures = UnitSignatures(directory, named, number)
             there = (fates == 0) | (fates > number)  # who goes for a later step is still there at this one
             documents = np.flatnonzero(there & signatures.row(COMPARED, 0))

@@ -4,6 +4,7 @@ The first in the order of the corpus stays. A document costs 16 bytes on the dis
 of the one process that decides.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 
 from mtl_prep.curate.batch import Batch
 from mtl_prep.curate.step import GlobalStep, Signatures
+
+
+def _signed(digests: Sequence[bytes]) -> dict[str, NDArray[Any]]:
+    return {"digest": np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).T.astype(np.uint64)}
 
 
 class ExactDuplicates(GlobalStep):
@@ -28,8 +33,16 @@ class ExactDuplicates(GlobalStep):
 
     def sign(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Two numbers of 64 bits for each text."""
-        digests = [xxhash.xxh3_128_digest(self._compared(text).encode()) for text in batch.texts]
-        return {"digest": np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).T.astype(np.uint64)}
+        return _signed([xxhash.xxh3_128_digest(self._compared(text).encode()) for text in batch.texts])
+
+    def sign_pieces(self, pieces: Iterator[str]) -> dict[str, NDArray[Any]] | None:
+        """The same of a text in pieces, if every difference counts."""
+        if self.any_space or self.any_case:
+            return None
+        digest = xxhash.xxh3_128()
+        for piece in pieces:
+            digest.update(piece.encode())
+        return _signed([digest.digest()])
 
     def originals(self, signatures: Signatures, documents: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first document with the same hash."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.records import Documents, Giant
 from mtl_prep.corpus.units import Reading, ReadTask, Unit, read
 from mtl_prep.curate.chunk import Chunk, chunks
+from mtl_prep.curate.large import TOO_LARGE, signed
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.signatures import path_of, save
 from mtl_prep.curate.step import GlobalStep, Judge, LocalStep
@@ -21,7 +22,6 @@ from mtl_prep.journal import Journal
 
 FATES = "fates"
 PLACES = "places"
-TOO_LARGE = "too large to curate"
 
 Arrays = dict[tuple[int, str], list[NDArray[Any]]]  # step and name -> an array for each chunk
 
@@ -63,7 +63,8 @@ class Examiner:
     def run(self, task: ReadTask) -> Iterator[int]:
         """Does the work and notes it; yields the bytes of input that each unit stands for."""
         for unit in read(task, self._job.reading, self._journal):
-            _refuse_giant(unit.documents)
+            if self._job.recipe.large == "bad":
+                _refuse_giant(unit.documents)
             self._examine(unit)
             yield unit.size
 
@@ -75,7 +76,11 @@ class Examiner:
             self._judge(chunk, arrays)
             codes += [reasons.setdefault(reason, len(reasons)) for reason in chunk.reasons]
             arrays.setdefault((0, FATES), []).append(chunk.fates[np.newaxis])
-        places = np.array(unit.documents.places, np.uint64).reshape(-1, 2)
+        giant, places = unit.documents.giant, np.array(unit.documents.places, np.uint64).reshape(-1, 2)
+        if giant is not None:
+            self._sign(giant, arrays)
+            codes.append(0)
+            places = np.append(places, np.array([[giant.source, giant.record]], np.uint64), 0)
         save(path_of(self._job.directory, unit.name, 0, PLACES), places.T)
         for (number, name), parts in arrays.items():
             save(path_of(self._job.directory, unit.name, number, name), np.concatenate(parts, 1))
@@ -92,14 +97,25 @@ class Examiner:
             else:
                 chunk.judge(number, step, self._judges[number])
 
+    def _sign(self, giant: Giant, arrays: Arrays) -> None:
+        """Adds the signatures of a large document, which is not judged."""
+        record, source = giant.whole(), self._names[giant.source]
+        arrays.setdefault((0, FATES), []).append(np.zeros((1, 1), np.uint8))
+        for number, (_, step) in enumerate(self._job.recipe.steps[: self._job.recipe.examined], 1):
+            if isinstance(step, GlobalStep):
+                for name, array in signed(giant, step, record, source).items():
+                    arrays.setdefault((number, name), []).append(array)
+
     def _note(self, unit: Unit, reasons: list[str], codes: list[int]) -> None:
         found = unit.documents
-        characters, documents = sum(map(len, found.texts)), len(found.texts)
+        large = 0 if found.giant is None else sum(map(len, found.giant.pieces()))
+        characters, documents = sum(map(len, found.texts)) + large, len(codes)
         note = {
             "records": list(found.by_source().items()),
             "documents": documents,
             "lines": found.lines,
             "characters": characters,
+            "large": large,
             "size": unit.size,
             "shard": {"documents": documents, "tokens": characters},
             "watched": {},

@@ -70,6 +70,7 @@ class Manifest(_Frozen):
     options: dict[str, Any]
     read: Sum
     kept: Sum
+    large: int = 0  # kept documents that were too large to be judged
     steps: tuple[StepSums, ...]
     shards: tuple[Shard, ...]
     sources: tuple[Source, ...]

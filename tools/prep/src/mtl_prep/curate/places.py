@@ -25,7 +25,11 @@ class Places:
 
     def of(self, unit: Unit, place: int) -> tuple[str, int]:
         """The file and record of a document of a unit."""
-        source, record = unit.documents.places[place]
+        found = unit.documents
+        if found.giant is not None and place == len(found.places):
+            source, record = found.giant.source, found.giant.record
+        else:
+            source, record = found.places[place]
         return self._names[source], record + self._units[unit.name][1]
 
     def at(self, document: int) -> tuple[str, int]:

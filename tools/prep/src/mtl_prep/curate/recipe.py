@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import xxhash
 from pydantic import create_model
@@ -40,12 +40,20 @@ KINDS: Mapping[str, type[Step]] = {
 }
 
 
+Large = Literal["bad", "keep"]
+LARGE = "large"  # its key, above the tables
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """The steps by name, in order; `base` is where the paths in them begin."""
+    """The steps by name, in order; `base` is where the paths in them begin.
+
+    `large` is what becomes of documents too large to be judged.
+    """
 
     base: Path
     steps: tuple[tuple[str, Step], ...]
+    large: Large = "bad"
 
     @property
     def examined(self) -> int:
@@ -55,7 +63,7 @@ class Recipe:
 
     def written(self) -> dict[str, Any]:
         """Everything that decides what the recipe does, flat; raises DataError for a file that is absent."""
-        facts: dict[str, Any] = {"recipe": [name for name, _ in self.steps]}
+        facts: dict[str, Any] = {"recipe": [name for name, _ in self.steps], "recipe.large": self.large}
         for name, step in self.steps:
             for key, value in {"kind": kind_of(step), **step.model_dump(mode="json")}.items():
                 facts[f"recipe.{name}.{key}"] = value
@@ -91,9 +99,12 @@ def read_recipe(file: Path) -> Recipe:
         raise ConfigError(f"no recipe {file}; check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file} cannot be read as TOML: {error}") from None
+    large = {} if isinstance(tables.get(LARGE), dict) else {LARGE: tables.pop(LARGE, "bad")}
     if not tables:
         raise ConfigError(f"{file} has no steps; add tables such as [exact_duplicates]")
     fields: dict[str, Any] = {name: (_kind(file, name, table), ...) for name, table in tables.items()}
+    fields |= dict.fromkeys(large, (Large, ...))
     model = create_model("Recipe", __base__=Settings, **fields)
-    settings = validate(model, tables, {(name,): str(file) for name in tables})
-    return Recipe(file.parent, tuple((name, getattr(settings, name)) for name in tables))
+    settings = validate(model, tables | large, {(name,): str(file) for name in [*tables, *large]})
+    steps = tuple((name, getattr(settings, name)) for name in tables)
+    return Recipe(file.parent, steps, getattr(settings, LARGE) if large else "bad")

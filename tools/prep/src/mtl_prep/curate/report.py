@@ -57,11 +57,13 @@ def curated(outcome: Outcome, request: Request, seconds: float) -> str:
             f"{request.out}  finished before from files of these names and sizes; remove it to make it anew"
         )
     reasons = f" ({told(bad)})" if bad else ""
+    large = f"large    {manifest.large:,} kept documents are too large to be judged; see the recipe's `large`"
     return "\n".join(
         [
             first,
             f"records  {records:,} = {manifest.read.documents:,} documents + {bad.total():,} bad{reasons}",
             *_steps(manifest),
+            *([large] if manifest.large else []),
             f"shards   {len(manifest.shards):,}, {quantity(size, 'bytes')}",
             f"samples  of what each step removed: {request.out / REMOVED}",
         ]

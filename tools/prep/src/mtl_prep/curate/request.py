@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mtl_prep.corpus.find import Corpus, Split
+from mtl_prep.corpus.formats.interface import GIANT
 from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.curate.judged import JudgedShape, check_steps
 from mtl_prep.curate.manifest import Manifest
@@ -39,6 +40,7 @@ class Request:
     ray_address: str | None = None
     shape: str = "text"
     keys: str | None = None
+    giant: int = GIANT
 
     @property
     def judged_shape(self) -> JudgedShape | None:
@@ -67,8 +69,15 @@ class Request:
 
     def reading(self, corpus: Corpus) -> Reading:
         """What decides the units of the corpus and the documents in them."""
-        shape = self.judged_shape
-        return Reading(corpus.sources, self.text_key, self.part_bytes, self.errors, shape=shape, whole=True)
+        return Reading(
+            corpus.sources,
+            self.text_key,
+            self.part_bytes,
+            self.errors,
+            giant=self.giant,
+            shape=self.judged_shape,
+            whole=True,
+        )
 
     def written(self) -> dict[str, Any]:
         """What `finish` needs to know of it later, as JSON."""

@@ -1,18 +1,19 @@
 """The shards of a clean corpus: what stays of all units end to end, cut after a fixed number of bytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import xxhash
 import zstandard
 
+from mtl_prep.corpus.places import content_hash
 from mtl_prep.curate.clean import kept_path
 from mtl_prep.curate.files import durable
 from mtl_prep.curate.manifest import Shard
 from mtl_prep.journal import Journal
 
 LEVEL = 3  # zstandard's
+PIECE = 1 << 20  # bytes unpacked at a time
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,29 @@ def cut(units: Sequence[tuple[str, int]], limit: int) -> list[Pack]:
     return [Pack(number, tuple(parts)) for number, parts in enumerate(packs)]
 
 
-def records_in(data: bytes, start: int, stop: int) -> bytes:
-    r"""The lines that begin at start or later, and before stop.
+def _next_line(piece: bytes, at: int, wanted: int) -> int | None:
+    """Where the first line begins that does so at `wanted` or later, if a piece that stands at `at` tells."""
+    if wanted == 0:
+        return 0
+    end = piece.find(b"\n", max(wanted - 1 - at, 0)) if wanted <= at + len(piece) else -1
+    return None if end < 0 else at + end + 1
 
-    >>> records_in(b"ab\ncd\nef\n", 1, 6)
-    b'cd\n'
+
+def records_in(pieces: Iterable[bytes], start: int, stop: int) -> Iterator[bytes]:
+    r"""The lines that begin at start or later, and before stop, as they come in pieces.
+
+    >>> list(records_in([b"ab\nc", b"d\nef\n"], 1, 6))
+    [b'c', b'd\n']
     """
-
-    def begin(at: int) -> int:
-        return 0 if at == 0 else (data.find(b"\n", at - 1) + 1 or len(data))
-
-    return data[begin(start) : begin(stop)]
+    at, first, last = 0, None, None
+    for piece in pieces:
+        first = _next_line(piece, at, start) if first is None else first
+        last = _next_line(piece, at, stop)
+        if first is not None:
+            yield piece[max(first - at, 0) : None if last is None else last - at]
+        if last is not None:
+            return
+        at += len(piece)
 
 
 class Packer:
@@ -96,15 +109,16 @@ class Packer:
             packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
             with packer.stream_writer(file, closefd=False) as packed:
                 for part in task.parts:
-                    lines = self._records(part)
-                    packed.write(lines)
-                    size, records = size + len(lines), records + lines.count(b"\n")
-        digest = xxhash.xxh3_128_hexdigest(path.read_bytes())
+                    for lines in self._records(part):
+                        packed.write(lines)
+                        size, records = size + len(lines), records + lines.count(b"\n")
+        digest = content_hash(path)
         shard = Shard(file=path.name, records=records, json_bytes=size, size=path.stat().st_size, xxh3=digest)
         self._journal.write(name, shard.model_dump())
         yield size
 
-    def _records(self, part: Part) -> bytes:
+    def _records(self, part: Part) -> Iterator[bytes]:
         with kept_path(self._job.cleaned, part.unit).open("rb") as file:
-            data = zstandard.ZstdDecompressor().stream_reader(file).read()
-        return records_in(data, part.start, part.stop)
+            content = zstandard.ZstdDecompressor().stream_reader(file)
+            pieces = iter(lambda: content.read(PIECE), b"")
+            yield from records_in(pieces, part.start, part.stop)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -120,6 +120,10 @@ class GlobalStep(Step):
     @abstractmethod
     def sign(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Arrays of shape (rows, documents) by name, one column for each document."""
+
+    def sign_pieces(self, pieces: Iterator[str]) -> dict[str, NDArray[Any]] | None:
+        """The arrays of one document in pieces, (rows, 1); None where such a one cannot be compared."""
+        return None
 
     @abstractmethod
     def originals(self, signatures: Signatures, documents: NDArray[np.int64]) -> NDArray[np.int64]:

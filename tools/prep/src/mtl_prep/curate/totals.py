@@ -17,7 +17,7 @@ class Totals:
 
     def __init__(self, directory: Path) -> None:
         self.units: list[tuple[str, int]] = []
-        self.characters = 0
+        self.characters = self.large = 0
         self.drawn: dict[int, list[Drawn]] = {}
         self._removed: dict[int, dict[str, list[int]]] = {}
         self._edits: dict[int, Counter[str]] = {}
@@ -30,6 +30,7 @@ class Totals:
         note = journal.read(name)
         self.units.append((name, note["bytes"]))
         self.characters += note["characters"]
+        self.large += note["large"]
         for step, reasons in note["removed"].items():
             sums = self._removed.setdefault(int(step), {})
             for reason, (documents, characters) in reasons.items():
