@@ -10,7 +10,7 @@ import zstandard
 
 from mtl_prep.corpus.find import find
 from mtl_prep.corpus.formats import Block, Part, Reading, format_of
-from mtl_prep.corpus.units import Stripe
+from mtl_prep.corpus.units import Hash, Stripe
 from mtl_prep.journal import Journal
 from mtl_prep.running import pool
 from mtl_prep.running.cut import unit_tasks
@@ -50,9 +50,10 @@ def test_what_was_done_before_is_not_handed_on(tmp_path: Path) -> None:
 
 
 def test_processes_are_as_many_as_blocks_at_most(tmp_path: Path) -> None:
-    reading = reading_of(tmp_path / "a.jsonl.gz", gzip.compress(json_lines(TEXTS[:2])))
-    tasks, _ = unit_tasks(Journal(tmp_path), reading, 1, Share())
-    assert Handing(reading, tmp_path).most(tasks) == 2  # the file and its hash
+    reading = reading_of(tmp_path / "a.jsonl.gz", gzip.compress(json_lines(TEXTS)))
+    blocks = -(-4 * reading.sources[0].size // 20_000)
+    assert Handing(reading, tmp_path).most([Stripe(0, 0, 1), Hash(0)]) == blocks + 1
+    assert Handing(reading, tmp_path).most([Stripe(0, 2, 100)]) == 1
 
 
 def blocks(reading: Reading, scratch: Path) -> list[Block]:

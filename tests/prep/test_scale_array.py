@@ -19,7 +19,7 @@ from mtl_prep.running.array_job import finish_shares, tokenize_share
 from mtl_prep.running.plan import Plan, decide
 from mtl_prep.running.shares import Share, parse_share, ranges
 from mtl_prep.running.tokenize import tokenize
-from preparing import all_bytes, prep
+from preparing import all_bytes, json_lines, prep
 from scaling import SIZES, done, gone, in_process, kill, request, run_tasks, write_tree
 
 
@@ -189,7 +189,10 @@ def test_of_tasks_that_start_at_once_one_writes_the_plan(corpus: Path, tmp_path:
 
 
 def test_the_commands(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
-    common = ("tokenize", corpus, "--tokenizer", tokenizer, "--out", "bins", "--workers", 1, "--max-bad", 2)
+    large = tmp_path / "large.jsonl"  # small files would all be one unit
+    large.write_bytes(json_lines(["words in a row " * 10_000] * 40))
+    files = ("tokenize", corpus, large, "--tokenizer", tokenizer)
+    common = (*files, "--out", "bins", "--workers", 1, "--max-bad", 2)
     done = prep(*common, "--task", "1/2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "task  1 of 2" in done.stdout
@@ -200,7 +203,7 @@ def test_the_commands(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
     assert prep(*common, "--task", "2/2", cwd=tmp_path).returncode == 0
     finished = prep("finish", "bins", cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
-    assert "24 documents + 3 bad" in finished.stdout
+    assert "64 documents + 3 bad" in finished.stdout
     assert prep("finish", "bins", cwd=tmp_path).returncode == 0
     assert prep("verify", "bins", cwd=tmp_path).returncode == 0
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 EMPTY = "empty"
@@ -79,6 +79,17 @@ class Documents:
     def mend(self, source: int, what: str) -> None:
         """Counts a record that was mended."""
         self.repaired[source, what] += 1
+
+    def take(self, others: "Documents", line: int) -> None:
+        """Takes in, as the last ones, documents of a file whose lines are counted from its line `line`."""
+        self.texts += others.texts
+        self.places += [(source, line + record) for source, record in others.places]
+        self.wholes += others.wholes
+        if others.giant is not None:
+            self.giant = replace(others.giant, record=line + others.giant.record)
+        self.bad += [(source, line + record, why, raw) for source, record, why, raw in others.bad]
+        self.passed.update(others.passed)
+        self.repaired.update(others.repaired)
 
     def by_source(self) -> dict[int, int]:
         """Source -> how many records were read of it."""

@@ -1,6 +1,6 @@
 """The units that a corpus is read in: fixed pieces that do not depend on who reads them, or when.
 
-A unit is a block of one file, or a run of small texts. Whoever makes something of a corpus reads it here, and
+A unit is a block of one file, or a run of small files. Whoever makes something of a corpus reads it here, and
 journals what it made of each unit under its name. The documents of a unit are its texts and then, if there is
 one, its giant (`documents.giant`): a document too large to hold, whose text is asked for in pieces.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mtl_prep.corpus.formats import Block, Errors, Part, Reading, format_of
-from mtl_prep.corpus.formats.whole import texts
+from mtl_prep.corpus.formats.whole import runs
 from mtl_prep.corpus.places import content_hash
 from mtl_prep.corpus.records import Documents
 from mtl_prep.journal import Journal
@@ -23,12 +23,12 @@ from mtl_prep.journal import Journal
 __all__ = [
     "Chunk",
     "Errors",
+    "Files",
     "Handed",
     "Hash",
     "ReadTask",
     "Reading",
     "Stripe",
-    "Texts",
     "Unit",
     "blocks_of",
     "documents",
@@ -64,8 +64,8 @@ class Handed:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """A run of files that are a document each."""
+class Files:
+    """A run of small files, or of files that are a document each."""
 
     first: int
     last: int
@@ -78,7 +78,7 @@ class Hash:
     source: int
 
 
-ReadTask = Chunk | Stripe | Handed | Texts | Hash
+ReadTask = Chunk | Stripe | Handed | Files | Hash
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,12 @@ def blocks_of(task: ReadTask, reading: Reading, journal: Journal) -> Iterator[Ha
         yield task
 
 
-def _texts(task: Texts, reading: Reading, journal: Journal) -> Iterator[Unit]:
-    names, at = list[str](), task.first
-    for found, hashes in texts(task.first, task.last, reading):
-        names.append(unit_name(at, 0))
-        size = sum(source.size for source in reading.sources[at : at + len(hashes)])
+def _files(task: Files, reading: Reading, journal: Journal) -> Iterator[Unit]:
+    names = list[str]()
+    for run in runs(task.first, task.last, reading, journal.directory):
+        names.append(unit_name(run.first, 0, run.block))
         if not journal.has(names[-1]):
-            yield Unit(names[-1], found, size, tuple(hashes))
-        at += len(hashes)
+            yield Unit(names[-1], run.found, run.size, tuple(run.hashes))
     journal.write(end_name(task.first, 0), {"units": names})
 
 
@@ -173,8 +171,8 @@ def read(task: ReadTask, reading: Reading, journal: Journal) -> Iterator[Unit]:
 
     A unit's work must be journaled under its name before the next one is asked for.
     """
-    if isinstance(task, Texts):
-        yield from _texts(task, reading, journal)
+    if isinstance(task, Files):
+        yield from _files(task, reading, journal)
     elif isinstance(task, Hash):
         journal.write(hash_name(task.source), {"xxh3": content_hash(reading.sources[task.source].address)})
     else:
@@ -189,7 +187,7 @@ def is_done(task: ReadTask, journal: Journal) -> bool:
     if isinstance(task, Hash):
         return journal.has(hash_name(task.source))
     end = end_name(
-        task.first if isinstance(task, Texts) else task.source, task.part if isinstance(task, Chunk) else 0
+        task.first if isinstance(task, Files) else task.source, task.part if isinstance(task, Chunk) else 0
     )
     if not journal.has(end):
         return False
@@ -203,7 +201,7 @@ def documents(reading: Reading) -> Iterator[Documents]:
     scratch = Path(tempfile.gettempdir())
     for index, source in enumerate(reading.sources):
         if source.kind == "text":
-            yield from (found for found, _ in texts(index, index + 1, reading))
+            yield from (run.found for run in runs(index, index + 1, reading, scratch))
             continue
         for number in range(parts_of(index, reading) or 1):
             part = Part(index, number, lambda _: True, scratch)

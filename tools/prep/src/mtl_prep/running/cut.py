@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_prep.corpus.find import Source
-from mtl_prep.corpus.units import Chunk, Hash, Reading, ReadTask, Stripe, Texts, is_done, parts_of
+from mtl_prep.corpus.find import Source, text_size
+from mtl_prep.corpus.units import Chunk, Files, Hash, Reading, ReadTask, Stripe, is_done, parts_of
 from mtl_prep.journal import Journal
 from mtl_prep.running.pieces import Span
 from mtl_prep.running.shares import Share
 from mtl_prep.running.tally import Unit
 from mtl_prep.running.work import Pack
 
-RUN_FILES = 4096  # small texts in one unit at most
+RUN_FILES = 4096  # small files in one unit at most
+SMALL = 4  # files of up to such a part of a unit share one
 HASHED_FASTER = 8  # a file is hashed so many times faster than it is read
 
 Weighed = tuple[ReadTask, int]  # a task, and about how many bytes of reading it is worth
@@ -25,38 +26,43 @@ def _pieces(size: int, piece: int) -> int:
     return -(-size // piece)
 
 
-def _chunks(reading: Reading, shares: int) -> Iterator[Weighed]:
-    total = sum(source.size for source in reading.sources)
-    for i, source in enumerate(reading.sources):
-        if source.kind == "text":
-            continue
-        parts = parts_of(i, reading)
-        if parts is None:
-            # whoever takes a stripe of such a file reads through the whole of it
-            stripes = max(_pieces(source.size, max(total // shares, 1)), 1)
-            yield from ((Stripe(i, stripe, stripes), source.size // stripes) for stripe in range(stripes))
-        else:
-            yield from ((Chunk(i, part), source.size // parts) for part in range(parts))
-        if not source.is_remote:
-            yield Hash(i), source.size // HASHED_FASTER
+def _tasks(source: int, parts: int | None, reading: Reading, stripe_bytes: int) -> Iterator[Weighed]:
+    """The tasks of one file of so many parts, or None."""
+    size = reading.sources[source].size
+    if parts is None:
+        # whoever takes a stripe of such a file reads through the whole of it
+        stripes = max(_pieces(size, stripe_bytes), 1)
+        yield from ((Stripe(source, stripe, stripes), size // stripes) for stripe in range(stripes))
+    else:
+        yield from ((Chunk(source, part), size // parts) for part in range(parts))
+    if not reading.sources[source].is_remote:
+        yield Hash(source), size // HASHED_FASTER
 
 
-def _text_runs(sources: Sequence[Source], part_bytes: int) -> Iterator[Weighed]:
-    """Neighbouring texts together, up to the size of a unit."""
-    first, size = -1, 0
-    for i, source in enumerate(sources):
-        if first >= 0 and (source.kind != "text" or size >= part_bytes or i - first >= RUN_FILES):
-            yield Texts(first, i), size
-            first, size = -1, 0
-        if source.kind == "text":
-            first, size = (i if first < 0 else first), size + source.size
-    if first >= 0:
-        yield Texts(first, len(sources)), size
+def _files(first: int, last: int, sources: Sequence[Source]) -> Weighed:
+    return Files(first, last), sum(source.size for source in sources[first:last])
 
 
 def _all(reading: Reading, shares: int) -> Iterator[Weighed]:
-    yield from _chunks(reading, shares)
-    yield from _text_runs(reading.sources, reading.part_bytes)
+    """The tasks of a corpus: neighbouring small files together, up to the size of a unit."""
+    sources = reading.sources
+    stripe_bytes = max(sum(source.size for source in sources) // shares, 1)
+    first, held = 0, 0  # small files from `first` up to here, and about how much text they hold
+    for i, source in enumerate(sources):
+        is_text = source.kind == "text"
+        text = text_size([source])
+        parts = 1 if is_text else parts_of(i, reading)
+        is_small = is_text or (parts in (None, 0, 1) and text <= reading.part_bytes // SMALL)
+        if first < i and (not is_small or held >= reading.part_bytes or i - first >= RUN_FILES):
+            yield _files(first, i, sources)
+            first, held = i, 0
+        if is_small:
+            held += text
+        else:
+            yield from _tasks(i, parts, reading, stripe_bytes)
+            first = i + 1
+    if first < len(sources):
+        yield _files(first, len(sources), sources)
 
 
 def _dealt(tasks: Iterable[Weighed], shares: int) -> Iterator[tuple[int, Weighed]]:
