@@ -97,6 +97,9 @@ def test_large_documents_are_kept_but_equal_ones_and_addresses(corpus: Path, tmp
     assert manifest.steps[0].characters == twice
     assert manifest.steps[2].edits == {"author": 2, "email": 4040}
     assert sum(shard.records for shard in manifest.shards) == len(found)
+    assert all(shard.records for shard in manifest.shards)
+    there = {path.name for path in (tmp_path / "clean").glob("shard-*")}
+    assert there == {shard.file for shard in manifest.shards}
 
 
 def test_records_of_large_documents_stay_whole(corpus: Path, tmp_path: Path) -> None:

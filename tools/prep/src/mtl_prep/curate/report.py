@@ -57,7 +57,7 @@ def curated(outcome: Outcome, request: Request, seconds: float) -> str:
             f"{request.out}  finished before from files of these names and sizes; remove it to make it anew"
         )
     reasons = f" ({told(bad)})" if bad else ""
-    large = f"large    {manifest.large:,} kept documents are too large to be judged; see the recipe's `large`"
+    large = f"large    {manifest.large:,} of the kept: only exact_duplicates and pii looked at them"
     return "\n".join(
         [
             first,

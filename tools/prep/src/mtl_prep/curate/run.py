@@ -159,7 +159,11 @@ class Curating:
             for amount in self.runner.run(Packing(self.request.out, self.cleaned), left):
                 shown.advance(amount)
         journal.refresh()
-        return tuple(Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs)
+        shards = [Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs]
+        for shard in shards:
+            if not shard.records:  # all of it is the rest of a record that begins in the one before
+                (self.request.out / shard.file).unlink(missing_ok=True)
+        return tuple(shard for shard in shards if shard.records)
 
     def _manifest(
         self, sources: Sequence[bins.Source], totals: Totals, shards: tuple[Shard, ...]
