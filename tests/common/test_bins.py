@@ -146,9 +146,8 @@ def test_damage_is_named(tmp_path: Path) -> None:
     shard = place / "shard-00000.arrow"
     content = shard.read_bytes()
     shard.write_bytes(content[:-8])
-    with pytest.raises(
-        DataError, match=rf"shard-00000\.arrow has {len(content) - 8} bytes, not {len(content)}"
-    ):
+    sizes = f"{len(content) - 8:,} bytes instead of {len(content):,}"
+    with pytest.raises(DataError, match=rf"shard-00000\.arrow is cut off: {sizes}; restore it"):
         Bins(place)
     shard.unlink()
     with pytest.raises(DataError, match=r"shard-00000\.arrow is missing"):
@@ -163,6 +162,9 @@ def test_a_directory_that_is_no_bins_is_named(tmp_path: Path) -> None:
         Bins(tmp_path / "absent")
     with pytest.raises(DataError, match=r"holds no finished token bins"):
         Bins(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file: it is a file, bins are a directory"):
+        Bins(tmp_path / "file")
 
 
 def test_versions(tmp_path: Path) -> None:

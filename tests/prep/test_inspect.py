@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import struct
 from collections import Counter
 from itertools import pairwise
@@ -72,6 +73,8 @@ def test_the_page(bins: Bins) -> None:
     assert lines[0] == "records      42 = 40 documents + 2 bad (1 empty, 1 not JSON)"
     tokens = [sum(sizes(bins)[:25]), sum(sizes(bins)[25:])]
     first, second = (source.path for source in bins.manifest.sources)
+    assert f"2 sources in {Path(first).parent}/" in lines
+    first, second = Path(first).name, Path(second).name
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith((first, second))}
     assert rows[first] == ["25", f"{tokens[0]:,}", f"{tokens[0] / bins.tokens:.1%}"]
     assert rows[second] == ["15", f"{tokens[1]:,}", f"{tokens[1] / bins.tokens:.1%}"]
@@ -84,6 +87,24 @@ def test_the_page(bins: Bins) -> None:
     bars = [line for line in lines if line.endswith("#")]
     assert sum(int(line.split()[3].replace(",", "")) for line in bars) == 40
     assert max(line.count("#") for line in bars) == 40
+    assert lines[-1].startswith(f"next: mtl-train --data {bins.path} ")
+
+
+def test_what_counts_as_labels_is_set_off(tmp_path: Path, tokenizer: Path) -> None:
+    """With the special tokens; the options stand as they are, line ends and all."""
+    (tmp_path / "a.jsonl").write_bytes(json_lines([{"source": "two\nlines", "target": "an answer"}]))
+    pair = ("--shape", "pair", "--tokenizer", tokenizer)
+    assert prep("tokenize", tmp_path / "a.jsonl", *pair, "--out", tmp_path / "bins").returncode == 0
+    lines = prep("inspect", tmp_path / "bins").stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("document 0:"))
+    assert lines[at].endswith("tokens, those after > are labels")
+    assert lines[at + 1 : at + 4] == ["  | two", "  | lines", "  > an answer<|endoftext|>"]
+    assert any(line.startswith("options ") and line.endswith(r'separator "\n"') for line in lines)
+    found = json.loads(prep("sample", tmp_path / "bins", "--json").stdout)
+    assert found["runs"] == [
+        {"text": "two\nlines\n", "counts": False},
+        {"text": "an answer<|endoftext|>", "counts": True},
+    ]
 
 
 def test_samples_follow_the_seed(bins: Bins) -> None:
@@ -192,3 +213,26 @@ def test_what_is_no_bins(tmp_path: Path) -> None:
     assert "holds no finished token bins" in done.stderr
     with pytest.raises(DataError, match="holds no finished token bins"):
         measured(tmp_path)
+
+
+def test_stats_of_damaged_bins_are_refused(bins: Bins, tmp_path: Path) -> None:
+    copy = shutil.copytree(bins.path, tmp_path / "bins")
+    shard = bins.manifest.shards[1]
+    with (copy / shard.file).open("r+b") as file:
+        file.seek(shard.tokens_at)
+        file.write(b"\xff")
+    done = prep("stats", copy)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"error: {copy}/shard-00001.arrow is damaged, its hash is another; "
+        "restore it or make the bins again\n"
+    )
+
+
+def test_parts_of_characters_are_shown_as_bytes(tmp_path: Path, tokenizer: Path) -> None:
+    with Writer(tmp_path / "bins", tokenizer) as writer:
+        writer.add("\U0001f600" * 5)
+    found = measured(tmp_path / "bins")
+    assert {t.piece for t in found.frequent} > {bytes([byte]) for byte in "\U0001f600".encode()}
+    page = prep("stats", tmp_path / "bins").stdout
+    assert all(repr(bytes([byte])) in page for byte in "\U0001f600".encode())

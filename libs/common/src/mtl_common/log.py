@@ -62,7 +62,8 @@ class Progress:
         if self.total and self.unit != "bytes":
             done = f"{self.done:,}"  # the whole tells the unit
         share = f" of {whole} ({self.done / self.total:.0%})" if self.total else ""
-        text = f"{self.what}: {done}{share}, {quantity(rate, self.unit)}/s"
+        pace = f"{rate:.3g} {self.unit}" if rate < 10 and self.unit != "bytes" else quantity(rate, self.unit)
+        text = f"{self.what}: {done}{share}, {pace}/s"
         if rate and self.total > self.done:
             text += f", {duration((self.total - self.done) / rate)} left"
         return f"{text}, {self.note}" if self.note else text

@@ -1,10 +1,13 @@
 """Plain aligned tables: the same on a terminal and in a file."""
 
+import re
 from collections.abc import Sequence
+
+NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?[%x]?( .*)?")  # 12, -0.5%, 1.2 MB, 4 to 7; not 4.txt
 
 
 def _is_number(cell: str) -> bool:
-    return not cell or cell[:1].isdigit() or cell[:2].lstrip("-+").isdigit()
+    return not cell or NUMBER.fullmatch(cell) is not None
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

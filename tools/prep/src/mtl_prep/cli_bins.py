@@ -38,6 +38,8 @@ def inspect_bins(
     if plot is not None:
         picture.draw(found, plot)
     print(inspect.as_json(found) if json else bins_report.inspected(found, plot))
+    if not json:
+        _train_on(path)
 
 
 @app.command("verify")
@@ -172,6 +174,8 @@ def show_stats(
 
     found = [stats.measured(path) for path in paths]
     print(stats.as_json(found) if json else stats_report.page(found))
+    if not json:
+        next_command(f"mtl-prep sample {paths[0]}")
 
 
 @app.command("bench")

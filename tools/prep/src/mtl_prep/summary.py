@@ -14,6 +14,11 @@ def lines(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
+def several(count: int, what: str) -> str:
+    """`1 source`, `31 sources`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def sums(sources: Iterable[Source]) -> str:
     """`1,790 = 1,771 documents + 19 bad (17 empty, 2 not UTF-8)`."""
     sources = list(sources)
@@ -32,11 +37,12 @@ def _labels(manifest: Manifest) -> str:
 
 
 def _sentences(manifest: Manifest) -> str:
-    """`45,088, 12 documents have only one`; nothing where they are not told apart."""
+    """`45,088, only one in 12 documents`; nothing where they are not told apart."""
     if any(shard.sentences is None for shard in manifest.shards):
         return ""
     alone = sum(shard.one_sentence or 0 for shard in manifest.shards)
-    return f"{sum(shard.sentences or 0 for shard in manifest.shards):,}, {alone:,} documents have only one"
+    found = sum(shard.sentences or 0 for shard in manifest.shards)
+    return f"{found:,}, only one in {several(alone, 'document')}"
 
 
 def what(manifest: Manifest) -> list[tuple[str, str]]:
@@ -49,7 +55,7 @@ def what(manifest: Manifest) -> list[tuple[str, str]]:
         ("tokens", f"{manifest.tokens:,} {manifest.dtype}, {manifest.documents:,} of them end a document"),
         ("labels", _labels(manifest)),
         ("sentences", _sentences(manifest)),
-        ("shards", f"{len(manifest.shards)}, {quantity(size, 'bytes')}"),
+        ("shards", f"{len(manifest.shards):,}, {quantity(size, 'bytes')}"),
         (
             "tokenizer",
             f"{facts.vocab_size:,} entries, end of document {facts.eod}, encoded by {facts.engine}",

@@ -143,7 +143,8 @@ def read_manifest(directory: Path) -> Manifest:
     """The manifest of finished bins; raises DataError for a directory that is none, or of a newer version."""
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise DataError(f"no token bins at {directory}: there is no such directory")
+        why = "it is a file, bins are a directory" if directory.exists() else "there is no such directory"
+        raise DataError(f"no token bins at {directory}: {why}")
     if not path.is_file():
         raise DataError(f"{directory} holds no finished token bins; make them with mtl-prep tokenize")
     content = path.read_bytes()

@@ -96,9 +96,11 @@ class Bins:
         try:
             found = os.stat(file).st_size
         except FileNotFoundError:
-            raise DataError(f"{file} is missing; make the bins again") from None
+            raise DataError(f"{file} is missing; restore it or make the bins again") from None
         if found != shard.size:
-            raise DataError(f"{file} has {found} bytes, not {shard.size}; make the bins again")
+            state = "cut off" if found < shard.size else "too long"
+            sizes = f"{found:,} bytes instead of {shard.size:,}"
+            raise DataError(f"{file} is {state}: {sizes}; restore it or make the bins again")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self._shuffled)

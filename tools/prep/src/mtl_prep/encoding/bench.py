@@ -131,7 +131,8 @@ def _opened(tokenizer: Path) -> tuple[dict[str, Tokenizer], list[Side]]:
         try:
             engines[name] = load(tokenizer, engine=name, one_thread=True)
         except UsageError as error:
-            sides.append(Side(name, absent=str(error)))
+            why = str(error).removeprefix(f"--encoder {name} ").removesuffix("; leave it out")
+            sides.append(Side(name, absent=why))
             continue
         sides.append(Side(name, start=time.process_time() - began))
     return engines, sides

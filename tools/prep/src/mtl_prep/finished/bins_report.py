@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -43,12 +44,17 @@ def _order(manifest: Manifest) -> str:
     return f"one part after the other, {shuffled:,} of them shuffled by themselves" if shuffled else ""
 
 
+def _told(options: Mapping[str, Any]) -> str:
+    """`text_key "text", eod 0`: strings in quotes, so that each is seen as it is."""
+    return ", ".join(f"{name} {orjson.dumps(value).decode()}" for name, value in options.items())
+
+
 def _parts(manifest: Manifest) -> str:
     """A line for each of the bins that these were merged of, with the options that are not those of all."""
     rows, first = [], 0
     for part in (manifest.parts or ())[:SHOWN]:
         own = {k: v for k, v in part.options.items() if manifest.options.get(k) != v}
-        options = ", ".join(f"{name} {value}" for name, value in own.items())
+        options = _told(own)
         sources = manifest.sources[first].path + (", ..." if part.sources > 1 else "")
         rows.append((sources, f"{part.documents:,}", f"{part.tokens:,}", part.engine, options))
         first += part.sources
@@ -76,9 +82,12 @@ def split(out: Path, parts: Mapping[str, Manifest], seconds: float) -> str:
 
 
 def document(found: Document) -> str:
-    """A document as people read it."""
+    """A document as people read it, what counts as labels set off."""
     head = f"document {found.number:,}: record {found.record:,} of {found.source}, {found.tokens:,} tokens"
-    return "\n".join([head, *(f"  | {line}" for line in found.text.splitlines())])
+    if not found.runs:
+        return "\n".join([head, *(f"  | {line}" for line in found.text.splitlines())])
+    shown = ((">" if run.counts else "|", line) for run in found.runs for line in run.text.splitlines())
+    return "\n".join([f"{head}, those after > are labels", *(f"  {mark} {line}" for mark, line in shown)])
 
 
 def document_line(found: Document) -> str:
@@ -135,11 +144,11 @@ def _bad(sources: Sequence[Source]) -> str:
 def inspected(found: Inspection, plot: Path | None) -> str:
     """The page that `inspect` shows."""
     manifest = found.bins.manifest
-    options = ", ".join(f"{name} {value}" for name, value in manifest.options.items())
     facts = [
         *what(manifest),
         ("fingerprint", manifest.tokenizer.fingerprint),
-        ("made by", f"{manifest.tool}, {manifest.format} {manifest.version}, {options}"),
+        ("made by", f"{manifest.tool}, in {manifest.format} {manifest.version}"),
+        ("options", _told(manifest.options)),
         ("order", _order(manifest)),
         ("picture", str(plot) if plot else ""),
     ]
@@ -148,7 +157,7 @@ def inspected(found: Inspection, plot: Path | None) -> str:
         _parts(manifest) if manifest.parts else "",
         by_source(found.bins, found.source_tokens),
         _bad(manifest.sources),
-        f"tokens that a document of each share has at most\n{spread(found.lengths)}",
+        spread(found.lengths),
         _histogram(found.lengths),
         *map(document, found.samples),
     ]

@@ -9,6 +9,7 @@ from mtl_common.config import nearest
 from mtl_common.errors import UsageError
 from mtl_common.log import progress
 from mtl_prep.finished.export import to_json_lines, to_parquet
+from mtl_prep.finished.reading import check
 
 Export = Callable[[Bins, Path], Iterator[int]]
 
@@ -40,16 +41,20 @@ def _written(kind: str, out: Path) -> tuple[Path, ...]:
 
 
 def export(path: Path, kind: str, out: Path) -> Exported:
-    """Writes bins in the form `kind` names; raises UsageError for an unknown form, or when `out` exists."""
+    """Writes bins in the form `kind` names.
+
+    Raises UsageError for an unknown form, or when `out` exists, DataError for damaged bins.
+    """
     if kind not in EXPORTS:
         raise UsageError(
             f"no such form {kind}{nearest(kind, list(EXPORTS))}; --to is one of {', '.join(EXPORTS)}"
         )
     bins = Bins(path, shuffled=False)
+    check(bins)
     with progress("convert", bins.tokens, "tokens") as shown:
         for tokens in EXPORTS[kind](bins, out):
             shown.advance(tokens)
     lost = LEFT_OUT[kind]
-    if kind == "megatron" and bins.has_loss:
+    if kind != "parquet" and bins.has_loss:
         lost = f"which tokens count as labels, {lost}"
     return Exported(bins, _written(kind, out), lost)

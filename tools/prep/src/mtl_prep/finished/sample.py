@@ -7,13 +7,14 @@ sample is part of a larger one.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mtl_common.bins import Batch, Bins, Manifest, staged
 from mtl_common.errors import UsageError
-from mtl_common.tokenizers import load
+from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.finished.divide import divide
 from mtl_prep.finished.draw import Draw
 from mtl_prep.finished.reading import batches
@@ -38,14 +39,26 @@ class Size:
 
 
 @dataclass(frozen=True)
+class Run:
+    """Neighbouring tokens that all count as labels or all do not, special ones by their names."""
+
+    text: str
+    counts: bool
+
+
+@dataclass(frozen=True)
 class Document:
-    """One document, as text and by its place; `text` may be its beginning."""
+    """One document, as text and by its place; `text` may be its beginning.
+
+    `runs` tell which of it counts as labels, special tokens included; there are none where everything counts.
+    """
 
     number: int
     source: str
     record: int
     tokens: int
     text: str
+    runs: tuple[Run, ...] = ()
 
 
 class _Smallest:
@@ -106,11 +119,27 @@ def sample(path: Path, size: Size, seed: int, out: Path) -> Manifest:
     return manifest
 
 
+def _runs(tokenizer: Tokenizer, ids: NDArray[Any], loss: NDArray[np.uint8]) -> Iterator[Run]:
+    edges = np.flatnonzero(np.diff(loss)) + 1
+    for run, counts in zip(np.split(ids, edges), np.split(loss, edges), strict=True):
+        pieces = (tokenizer.piece(id, special=True) for id in run.tolist())
+        yield Run(b"".join(pieces).decode("utf-8", "replace"), bool(counts[0]))
+
+
 def documents(bins: Bins, size: Size, seed: int, begins: int | None = None) -> Iterator[Document]:
     """A random choice as text, in the order of the bins; of each all, or the first `begins` tokens."""
     choice, tokenizer, sources = _Choice(bins, size, seed), load(bins.tokenizer), bins.manifest.sources
     for first, batch in batches(bins):
         for row in np.flatnonzero(choice(batch)).tolist():
-            ids = batch.ids[batch.offsets[row] : batch.offsets[row + 1]]
-            source, record = sources[batch.source[row]].path, int(batch.record[row])
-            yield Document(first + row, source, record, len(ids), tokenizer.decode(ids[:begins].tolist()))
+            start, stop = batch.offsets[row : row + 2].tolist()
+            shown = slice(start, stop if begins is None else min(stop, start + begins))
+            yield Document(
+                number=first + row,
+                source=sources[batch.source[row]].path,
+                record=int(batch.record[row]),
+                tokens=stop - start,
+                text=tokenizer.decode(batch.ids[shown].tolist()),
+                runs=()
+                if batch.loss is None
+                else tuple(_runs(tokenizer, batch.ids[shown], batch.loss[shown])),
+            )

@@ -11,6 +11,7 @@ import orjson
 from mtl_common.bins import Bins
 from mtl_common.tokenizers import Tokenizer, load
 from mtl_prep.finished.measure import Counts, Lengths, frequencies, lengths, tokens_by_source
+from mtl_prep.finished.reading import check
 
 SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 FREQUENT = 20
@@ -21,8 +22,13 @@ class Token:
     """One entry of the vocabulary: what it spells, a special one its name, and how often it occurs."""
 
     id: int
-    text: str
+    piece: bytes  # may be part of a character
     count: int
+
+    @property
+    def text(self) -> str:
+        """What it spells, U+FFFD for parts of characters."""
+        return self.piece.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,13 @@ def _text_bytes(tokenizer: Tokenizer, counts: Counts) -> int:
 def _frequent(tokenizer: Tokenizer, counts: Counts) -> Iterable[Token]:
     for id in np.argsort(-counts, kind="stable")[:FREQUENT].tolist():
         if counts[id]:
-            yield Token(id, tokenizer.piece(id, special=True).decode("utf-8", "replace"), int(counts[id]))
+            yield Token(id, tokenizer.piece(id, special=True), int(counts[id]))
 
 
 def measured(path: Path) -> Stats:
-    """Reads all of one directory of bins; raises DataError for what is none."""
+    """Reads all of one directory of bins; raises DataError for what is none, or damaged."""
     bins = Bins(path, shuffled=False)
+    check(bins)
     tokenizer, counts = load(bins.tokenizer), frequencies(bins)
     return Stats(
         path=path,

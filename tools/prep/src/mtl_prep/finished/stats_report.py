@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 
 from mtl_common.bins import Bins
 from mtl_common.log import quantity
 from mtl_common.tables import table
 from mtl_prep.finished.measure import Counts, Lengths
 from mtl_prep.finished.stats import Stats, label_tokens
-from mtl_prep.summary import lines
+from mtl_prep.summary import lines, several
 
 SHOWN = 20  # sources or shards in a table
 SPREAD = {"1%": 0.01, "10%": 0.1, "25%": 0.25, "median": 0.5, "75%": 0.75, "90%": 0.9, "99%": 0.99}
@@ -20,7 +21,8 @@ def spread(lengths: Lengths) -> str:
     """How long documents are: the shortest, what shares of them do not exceed, the longest."""
     found = {name: lengths.at(share) for name, share in SPREAD.items()}
     found = {"shortest": int(lengths.tokens[0]), **found, "longest": int(lengths.tokens[-1])}
-    return table([tuple(found), tuple(f"{length:,}" for length in found.values())])
+    rows = table([tuple(found), tuple(f"{length:,}" for length in found.values())])
+    return f"tokens a document: 90% of documents have at most those under 90%\n{rows}"
 
 
 def shares(head: Row, rows: Sequence[tuple[str, int, int]], total: int) -> str:
@@ -34,12 +36,24 @@ def shares(head: Row, rows: Sequence[tuple[str, int, int]], total: int) -> str:
     return table([head, *cells])
 
 
+def shared_directory(paths: Sequence[str]) -> str:
+    """The directory that several files lie in or below, `/` at its end; empty if there is none.
+
+    >>> shared_directory(["go/src/net/ip.go", "go/src/os/exec.go"])
+    'go/src/'
+    """
+    shared = commonprefix(paths) if len(paths) > 1 else ""  # noqa: RUF071, cut at a slash in the next line
+    return shared[: shared.rfind("/") + 1]
+
+
 def by_source(bins: Bins, source_tokens: Counts) -> str:
     """Documents and tokens of each source, the largest first."""
-    tokens = source_tokens.tolist()
-    rows = [(s.path, s.documents, t) for s, t in zip(bins.manifest.sources, tokens, strict=True)]
+    sources, tokens = bins.manifest.sources, source_tokens.tolist()
+    base = shared_directory([source.path for source in sources])
+    rows = [(s.path.removeprefix(base), s.documents, t) for s, t in zip(sources, tokens, strict=True)]
     rows.sort(key=lambda row: -row[2])
-    return shares(("source", "documents", "tokens", "share"), rows, bins.tokens)
+    found = shares(("source", "documents", "tokens", "share"), rows, bins.tokens)
+    return f"{len(sources):,} sources in {base}\n{found}" if base else found
 
 
 def by_shard(bins: Bins) -> str:
@@ -48,11 +62,19 @@ def by_shard(bins: Bins) -> str:
     return shares(("shard", "documents", "tokens", "share"), rows, bins.tokens)
 
 
+def _quoted(piece: bytes) -> str:
+    """Text in quotes, parts of characters as Python writes bytes."""
+    try:
+        return json.dumps(piece.decode(), ensure_ascii=False)
+    except UnicodeDecodeError:
+        return repr(piece)
+
+
 def _frequent(stats: Stats) -> str:
     rows = [
         (
             str(t.id),
-            json.dumps(t.text, ensure_ascii=False),
+            _quoted(t.piece),
             f"{t.count:,}",
             f"{t.count / stats.bins.tokens:.1%}",
         )
@@ -74,9 +96,9 @@ def _facts(stats: Stats) -> str:
     text_tokens = max(tokens - manifest.documents, 1)
     return lines(
         [
-            ("documents", f"{manifest.documents:,} of {len(manifest.sources):,} sources"),
-            ("tokens", f"{tokens:,}, {stats.lengths.mean:,.1f} for each end of a document"),
-            ("files", f"{quantity(size, 'bytes')} in {len(manifest.shards):,} shards, {manifest.dtype}"),
+            ("documents", f"{manifest.documents:,}, from {several(len(manifest.sources), 'source')}"),
+            ("tokens", f"{tokens:,} {manifest.dtype}, {stats.lengths.mean:,.1f} a document"),
+            ("shards", f"{len(manifest.shards):,}, {quantity(size, 'bytes')}"),
             (
                 "text",
                 f"{quantity(stats.text_bytes, 'bytes')}, {stats.text_bytes / text_tokens:.2f} bytes a token",
@@ -84,7 +106,7 @@ def _facts(stats: Stats) -> str:
             ("labels", labels(stats.bins)),
             (
                 "vocabulary",
-                f"{entries:,} entries, {stats.used:,} used, {1 - stats.used / entries:.1%} never",
+                f"{stats.used:,} of {entries:,} entries occur, {stats.used / entries:.1%}",
             ),
         ]
     )
@@ -97,7 +119,7 @@ def _overview(found: Sequence[Stats]) -> str:
 
 def _page(stats: Stats) -> Iterator[str]:
     yield _facts(stats)
-    yield f"tokens that a document of each share has at most\n{spread(stats.lengths)}"
+    yield spread(stats.lengths)
     yield by_source(stats.bins, stats.source_tokens)
     yield by_shard(stats.bins)
     yield f"the most frequent tokens\n{_frequent(stats)}"
