@@ -165,7 +165,7 @@ def test_parts_say_what_they_said_before(make: Make, corpora: list[Path], tmp_pa
     ]
     shown = prep("inspect", tmp_path / "merged", "--samples", 0).stdout
     assert "merged of" in shown
-    assert "text_key body, new True, shuffle_documents 1" in shown
+    assert 'text_key "body", new true, shuffle_documents 1' in shown
 
 
 def test_16_and_32_bits(tmp_path: Path) -> None:
