@@ -13,8 +13,8 @@ from mtl_prep.corpus.formats import Block, Part, Reading, format_of
 from mtl_prep.corpus.units import Hash, Stripe
 from mtl_prep.journal import Journal
 from mtl_prep.running import pool
-from mtl_prep.running.cut import unit_tasks
 from mtl_prep.running.handing import Handing
+from mtl_prep.running.left import left_of
 from mtl_prep.running.shares import Share
 from preparing import json_lines
 from working import Noting, Together
@@ -30,7 +30,7 @@ def reading_of(path: Path, content: bytes, part_bytes: int = 20_000, giant: int 
 def test_one_process_reads_and_others_do_the_blocks(tmp_path: Path) -> None:
     packed = zstandard.ZstdCompressor().compress(json_lines(TEXTS))
     reading = reading_of(tmp_path / "a.jsonl.zst", packed)
-    tasks, _ = unit_tasks(Journal(tmp_path), reading, 1, Share())
+    tasks = left_of(Journal(tmp_path), reading, 1, Share()).tasks
     assert [type(task) for task in tasks].count(Stripe) == 1
     units = list(pool.run(Together(reading, tmp_path), tasks, 3, Noting(reading, tmp_path)))
     assert sum(texts for _, texts, _ in units) == len(TEXTS)

@@ -10,7 +10,7 @@ import xxhash
 from mtl_prep.corpus.find import find
 from mtl_prep.corpus.units import Files, Reading, Unit, read
 from mtl_prep.journal import Journal
-from mtl_prep.running.cut import unit_tasks
+from mtl_prep.running.left import left_of
 from mtl_prep.running.shares import Share
 from mtl_prep.running.tokenize import Request, tokenize
 from preparing import Make, all_bytes, json_lines, texts_of
@@ -43,7 +43,7 @@ def test_small_files_of_all_kinds_share_units(make: Make, tmp_path: Path) -> Non
     tree.mkdir()
     found = write_small(tree)
     reading = Reading(find([tree]).sources, "text", 1 << 24)
-    assert unit_tasks(Journal(tmp_path), reading, 1, Share())[0] == [Files(0, 60)]
+    assert left_of(Journal(tmp_path), reading, 1, Share()).tasks == [Files(0, 60)]
     bins = make(tree)
     assert texts_of(bins) == [text for texts in found.values() for text in texts]
     sources = {source.path: source for source in bins.manifest.sources}

@@ -105,6 +105,16 @@ def unit_number(name: str) -> int:
     return int(name.split("-")[1])
 
 
+def unit_place(name: str) -> tuple[int, int, int]:
+    """The first source of a unit, its part and its block.
+
+    >>> unit_place(unit_name(7, 0, 2))
+    (7, 0, 2)
+    """
+    _, source, part, block = name.split("-")
+    return int(source), int(part), int(block)
+
+
 def end_name(source: int, part: int) -> str:
     """The name of the note that all units of a part are known."""
     return f"end-{source:08d}-{part:08d}"

@@ -31,8 +31,8 @@ from mtl_prep.curate.shards import Packing, cut, shard_name
 from mtl_prep.curate.totals import Totals
 from mtl_prep.journal import Journal
 from mtl_prep.running import pool
-from mtl_prep.running.cut import unit_tasks
 from mtl_prep.running.handing import Handing
+from mtl_prep.running.left import left_of, shown
 from mtl_prep.running.pieces import WORK
 from mtl_prep.running.plan import begun, compare, decided
 from mtl_prep.running.plan import decide as write_down
@@ -86,13 +86,11 @@ class Curating:
 
     def _read(self, what: str, job: pool.Job[int], journal: Journal, share: Share) -> Part:
         """Has all units of a share worked on that the journal does not know yet."""
-        whole = share == Share()
-        done = sum(journal.read(name)["size"] for name in journal.names("unit-")) if whole else 0
-        tasks, size = unit_tasks(journal, self.reading, self.runner.readers, share)
-        with progress(what, size, "bytes", done=done) as shown:
-            for amount in self.runner.run(job, tasks, Handing(self.reading, journal.directory)):
-                shown.advance(amount)
-        return Part(share, what, len(tasks), shown.done)
+        left = left_of(journal, self.reading, self.runner.readers, share)
+        with shown(what, left) as advance:
+            for amount in self.runner.run(job, left.tasks, Handing(self.reading, journal.directory)):
+                advance(amount)
+        return Part(share, what, len(left.tasks), left.size)
 
     def examine(self, share: Share) -> Part:
         """The first reading."""

@@ -1,29 +1,28 @@
-"""How work is cut: a corpus into tasks for one process or many, and the units' documents into shards."""
+"""How a corpus is cut into tasks of reading, and the tasks are dealt out to the shares of an array job."""
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Iterable, Iterator, Sequence
 
 from mtl_prep.corpus.find import Source, text_size
 from mtl_prep.corpus.units import Chunk, Files, Hash, Reading, ReadTask, Stripe, is_done, parts_of
 from mtl_prep.journal import Journal
-from mtl_prep.running.pieces import Span
 from mtl_prep.running.shares import Share
-from mtl_prep.running.tally import Unit
-from mtl_prep.running.work import Pack
 
 RUN_FILES = 4096  # small files in one unit at most
 SMALL = 4  # files of up to such a part of a unit share one
 HASHED_FASTER = 8  # a file is hashed so many times faster than it is read
 
-Weighed = tuple[ReadTask, int]  # a task, and about how many bytes of reading it is worth
+Weighed = tuple[ReadTask, int]  # a task, and how many bytes of the corpus it is worth
 
 
 def _pieces(size: int, piece: int) -> int:
     return -(-size // piece)
+
+
+def _even(size: int, pieces: int) -> Iterator[int]:
+    """The sizes of so many even pieces; they add up."""
+    return (size * (n + 1) // pieces - size * n // pieces for n in range(pieces))
 
 
 def _tasks(source: int, parts: int | None, reading: Reading, stripe_bytes: int) -> Iterator[Weighed]:
@@ -32,9 +31,11 @@ def _tasks(source: int, parts: int | None, reading: Reading, stripe_bytes: int) 
     if parts is None:
         # whoever takes a stripe of such a file reads through the whole of it
         stripes = max(_pieces(size, stripe_bytes), 1)
-        yield from ((Stripe(source, stripe, stripes), size // stripes) for stripe in range(stripes))
+        yield from zip(
+            (Stripe(source, n, stripes) for n in range(stripes)), _even(size, stripes), strict=True
+        )
     else:
-        yield from ((Chunk(source, part), size // parts) for part in range(parts))
+        yield from zip((Chunk(source, n) for n in range(parts)), _even(size, parts), strict=True)
     if not reading.sources[source].is_remote:
         yield Hash(source), size // HASHED_FASTER
 
@@ -74,59 +75,13 @@ def _dealt(tasks: Iterable[Weighed], shares: int) -> Iterator[tuple[int, Weighed
         heapq.heapreplace(loads, (load + size, number))
 
 
-def _split(task: ReadTask, pieces: int) -> Iterator[ReadTask]:
-    """A stripe of a file as several; other tasks as they are."""
-    if isinstance(task, Stripe):
-        for piece in range(pieces):
-            yield Stripe(task.source, task.stripe + piece * task.stripes, pieces * task.stripes)
-    else:
-        yield task
-
-
-def unit_tasks(journal: Journal, reading: Reading, readers: int, share: Share) -> tuple[list[ReadTask], int]:
-    """What is left to do of a share of the units, and the bytes of the whole share.
-
-    Up to so many `readers` each read through a file that is read from its start, for stripes of it.
-    Shares are disjoint, all together they are the corpus, and they depend on it and their number alone.
-    """
+def tasks_of(reading: Reading, share: Share) -> list[Weighed]:
+    """The tasks of a share; shares are disjoint and together the corpus, and depend on nothing else."""
     dealt = _dealt(_all(reading, share.of), share.of)
-    mine = [(task, size) for number, (task, size) in dealt if number == share.number]
-    total = sum(size for task, size in mine if not isinstance(task, Hash))
-    # as many processes for a file that is read from its start as it is worth of the work
-    pieces = ((task, max(1, _pieces(readers * size, max(total, 1)))) for task, size in mine)
-    split = (part for task, count in pieces for part in _split(task, count))
-    left = [task for task in split if not is_done(task, journal)]
-    # who reads such a file has work for the others, so it is begun first
-    return sorted(left, key=lambda task: not isinstance(task, Stripe)), total
+    return [weighed for number, weighed in dealt if number == share.number]
 
 
 def left_by_share(journal: Journal, reading: Reading, shares: int) -> Counter[int]:
     """How many tasks are left to do of each share; a share that is done is not there."""
     dealt = _dealt(_all(reading, shares), shares)
     return Counter(number for number, (task, _) in dealt if not is_done(task, journal))
-
-
-def pack_tasks(
-    units: Iterable[Unit], limit: int, offsets_of: Callable[[Unit], NDArray[np.int64]]
-) -> list[Pack]:
-    """Cuts the documents of all units into shards of at most `limit` tokens; a longer one stands alone.
-
-    `offsets_of` gives a unit's (documents + 1,) offsets; it is asked only about units that are cut.
-    """
-    shards: list[list[Span]] = [[]]
-    room = limit
-    for unit in units:
-        whole = unit.tokens <= room
-        offsets = np.array([0, unit.tokens]) if whole else offsets_of(unit)
-        first, count = 0, unit.documents
-        while first < count:
-            fitting = count if whole else int(np.searchsorted(offsets, offsets[first] + room, "right")) - 1
-            last = max(fitting, first if shards[-1] else first + 1)
-            if last > first:
-                shards[-1].append(Span(unit.name, first, last, unit.line))
-                room -= unit.tokens if whole else int(offsets[last] - offsets[first])
-            if last < count:
-                shards.append([])
-                room = limit
-            first = last
-    return [Pack(number, tuple(spans)) for number, spans in enumerate(filter(None, shards))]

@@ -15,7 +15,7 @@ from mtl_common.tokenizers import Tokenizer
 from mtl_prep.corpus.find import check_unchanged
 from mtl_prep.encoding.engine import distrusted
 from mtl_prep.journal import Journal
-from mtl_prep.running.cut import pack_tasks
+from mtl_prep.running.packing import pack_tasks
 from mtl_prep.running.pieces import WORK, Pieces
 from mtl_prep.running.plan import Plan
 from mtl_prep.running.runners import Runner

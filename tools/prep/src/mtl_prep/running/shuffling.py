@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mtl_common.log import progress
 from mtl_prep.journal import Journal
-from mtl_prep.running.cut import pack_tasks
+from mtl_prep.running.packing import pack_tasks
 from mtl_prep.running.pieces import Pieces
 from mtl_prep.running.runners import Runner
 from mtl_prep.running.shuffle import PIECE_TOKENS, Range, Run, piece_tokens

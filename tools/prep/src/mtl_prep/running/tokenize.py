@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from mtl_common import bins
-from mtl_common.log import progress
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.corpus.find import Corpus, Split
 from mtl_prep.corpus.units import Errors, Reading
@@ -24,9 +23,9 @@ from mtl_prep.encoding.engine import InexactError, distrust, fitting, forget_dis
 from mtl_prep.encoding.shapes import keys_asked
 from mtl_prep.journal import Journal
 from mtl_prep.running.beginning import end_of_document, sample
-from mtl_prep.running.cut import unit_tasks
 from mtl_prep.running.finishing import finish
 from mtl_prep.running.handing import Handing
+from mtl_prep.running.left import left_of, shown
 from mtl_prep.running.pieces import WORK, Pieces
 from mtl_prep.running.plan import Plan, begun, decide, decided, finished
 from mtl_prep.running.runners import Runner, runner
@@ -158,13 +157,9 @@ def _job(request: Request, plan: Plan, tokenizer: Tokenizer, eod: int) -> Job:
     return Job(request.out, reading, eod, dtype, engine, about, request.composition, tokenizer)
 
 
-def _done(journal: Journal) -> tuple[int, int]:
-    """Bytes of the corpus and documents of all finished units."""
-    size = documents = 0
-    for name in journal.names("unit-"):
-        note = journal.read(name)
-        size, documents = size + note["size"], documents + note["documents"]
-    return size, documents
+def _documents(journal: Journal) -> int:
+    """The documents of all finished units."""
+    return sum(journal.read(name)["documents"] for name in journal.names("unit-"))
 
 
 def check_tokenizer(request: Request) -> None:
@@ -220,14 +215,14 @@ class Tokenizing:
 
     def _make_units(self, job: Job, journal: Journal, share: Share) -> Part:
         forget_lost(journal, "unit-", Pieces(job.out, job.dtype, journal).is_there)
-        done, documents = _done(journal) if share == Share() else (0, 0)
-        tasks, size = unit_tasks(journal, job.reading, self.runner.readers, share)
-        with progress("tokenize", size, "bytes", done=done) as shown:
-            for step in self.runner.run(job, tasks, Handing(job.reading, journal.directory)):
+        documents = _documents(journal) if share == Share() else 0
+        left = left_of(journal, job.reading, self.runner.readers, share)
+        with shown("tokenize", left) as advance:
+            for step in self.runner.run(job, left.tasks, Handing(job.reading, journal.directory)):
                 documents += step.documents
-                shown.advance(step.amount, f"{documents:,} documents")
+                advance(step.amount, f"{documents:,} documents")
         journal.refresh()
-        return Part(share, len(tasks), shown.done, documents)
+        return Part(share, len(left.tasks), left.size, documents)
 
     def finish(self, job: Job, journal: Journal) -> Outcome:
         """Makes the bins of the finished units."""
