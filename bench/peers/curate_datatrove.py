@@ -2,7 +2,8 @@
 
 python curate_datatrove.py FILE.jsonl own|space -> a JSON object: step -> [CPU seconds, reasons]
 
-`space` cuts words at white space, as mtl-prep does; `own` cuts them as datatrove does by itself.
+`space` cuts words at white space, as mtl-prep does; `own` cuts them as datatrove does by itself. With `space`
+there are C4's rules on lines, too: a reason, or the text that they leave after a `:`.
 """
 
 import json
@@ -44,6 +45,11 @@ def _reason(answer: bool | tuple[bool, str]) -> str:
     return answer[1] if isinstance(answer, tuple) else ""
 
 
+def _left(c4: C4QualityFilter, document: Document) -> str:
+    """The reason why a document goes, or what is left of it."""
+    return _reason(c4.filter(document)) or f":{document.text}"
+
+
 def main() -> None:
     """Takes all steps with one document after the other, so that words are cut once, as in a pipeline."""
     path, words = sys.argv[1:]
@@ -59,7 +65,11 @@ def main() -> None:
         "gopher_repetition": lambda d: _reason(repetition.filter(d)),
         "fineweb": lambda d: _reason(fineweb.filter(d)),
     }
-    if words == "own":
+    if words == "space":
+        lines = C4QualityFilter(min_num_sentences=-1)
+        steps["c4_lines"] = lambda d: _left(lines, d)
+        steps["c4"] = lambda d: _reason(c4.filter(d))
+    else:
         steps |= {
             "near_duplicates": lambda d: minhash.get_signature(minhash.get_shingles(d.text)) and "",
             "pii": lambda d: pii.format(d.text) and "",
