@@ -53,7 +53,9 @@ def all_bytes(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def prep(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the installed mtl-prep."""
+def prep(
+    *arguments: object, cwd: Path | None = None, given: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the installed mtl-prep; `given` is its standard input."""
     command = [str(Path(sys.executable).with_name("mtl-prep")), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, input=given)

@@ -50,7 +50,7 @@ def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
     from mtl_common.bins import MANIFEST
     from mtl_prep.curate.request import Request
     from mtl_prep.running.pieces import WORK
-    from mtl_prep.running.plan import check_place
+    from mtl_prep.running.plan import check_place, undone_if_refused
     from mtl_prep.running.tokenize import check_tokenizer
 
     check_tokenizer(wish)
@@ -68,10 +68,12 @@ def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
         shape=wish.shape,
         keys=wish.keys,
     )
-    if not (wish.out / MANIFEST).exists():
-        check_place(wish.out)
-        (wish.out / WORK).mkdir(parents=True, exist_ok=True)  # the run that comes next knows it as its own
-    _curated(request)
+    with undone_if_refused(wish.out):
+        if not (wish.out / MANIFEST).exists():
+            check_place(wish.out)
+            # the run that comes next knows it as its own
+            (wish.out / WORK).mkdir(parents=True, exist_ok=True)
+        _curated(request)
     return replace(wish, corpus=[str(request.out)])
 
 

@@ -34,7 +34,7 @@ from mtl_prep.running import pool
 from mtl_prep.running.handing import Handing
 from mtl_prep.running.left import left_of, shown
 from mtl_prep.running.pieces import WORK
-from mtl_prep.running.plan import begun, compare, decided
+from mtl_prep.running.plan import begun, compare, decided, undone_if_refused
 from mtl_prep.running.plan import decide as write_down
 from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
@@ -198,6 +198,7 @@ def curating(request: Request) -> Iterator[Curating]:
     with (
         disk_told(request.out),
         runner(request.runs_on, request.workers, request.ray_address) as found,
+        undone_if_refused(request.out),
     ):
         yield Curating(request, found)
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from mtl_common.bins import MANIFEST, Manifest, read_manifest
-from mtl_common.errors import DataError, UsageError
+from mtl_common.errors import DataError, MtlError, UsageError
 from mtl_prep.corpus.find import Corpus
 from mtl_prep.journal import Journal
 from mtl_prep.running.pieces import WORK
 from mtl_prep.running.shares import Share
 
 PLAN = "plan.json"
+LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,33 @@ def _held(path: Path, how: int, message: str) -> Iterator[None]:
             print(
                 f"warning: {path} cannot be locked ({reason}); let nothing else write there", file=sys.stderr
             )
+        if not path.exists() or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+            raise UsageError(message)  # its holder took it away
         yield
+
+
+def _undo(out: Path, was_there: bool) -> None:
+    """Removes what a run without a plan has written to `out`, unless another one is at work."""
+    work = out / WORK
+    if not work.is_dir() or (work / PLAN).exists():
+        return
+    with suppress(UsageError), _held(work / LOCK, fcntl.LOCK_EX, ""):
+        shutil.rmtree(work)
+        if any(out.iterdir()):
+            work.mkdir()  # by which the rest is known as our own
+        elif not was_there:
+            out.rmdir()
+
+
+@contextmanager
+def undone_if_refused(out: Path) -> Iterator[None]:
+    """Leaves nothing behind of a run that is refused before it has a plan, its standard input included."""
+    was_there = out.exists()
+    try:
+        yield
+    except MtlError:
+        _undo(out, was_there)
+        raise
 
 
 def check_place(out: Path) -> None:
@@ -166,7 +194,7 @@ def begun(out: Path, share: Share) -> Iterator[Journal]:
     busy = f"another mtl-prep is writing {out}; wait for it, or choose another --out"
     same = f"task {share} is running already; wait for it"
     with ExitStack() as locks:
-        locks.enter_context(_held(work / "lock", fcntl.LOCK_EX if whole else fcntl.LOCK_SH, busy))
+        locks.enter_context(_held(work / LOCK, fcntl.LOCK_EX if whole else fcntl.LOCK_SH, busy))
         if not whole:
             own = work / f"lock-{share.number}-{share.of}"
             locks.enter_context(_held(own, fcntl.LOCK_EX, same))

@@ -27,7 +27,7 @@ from mtl_prep.running.finishing import finish
 from mtl_prep.running.handing import Handing
 from mtl_prep.running.left import left_of, shown
 from mtl_prep.running.pieces import WORK, Pieces
-from mtl_prep.running.plan import Plan, begun, decide, decided, finished
+from mtl_prep.running.plan import Plan, begun, decide, decided, finished, undone_if_refused
 from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
 from mtl_prep.running.shuffle import PIECE_TOKENS
@@ -239,6 +239,7 @@ def tokenizing(request: Request) -> Iterator[Tokenizing]:
     with (
         disk_told(request.out),
         runner(request.runs_on, request.workers, request.ray_address) as found,
+        undone_if_refused(request.out),
     ):
         yield Tokenizing(request, found)
 
