@@ -200,7 +200,7 @@ def doers(pid: int) -> set[int]:
             name = Path(f"/proc/{below}/cmdline").read_bytes()
         except OSError:
             continue
-        if name.startswith(b"ray::Doer"):
+        if name.startswith(b"ray::do_task"):
             found.add(below)
     return found
 

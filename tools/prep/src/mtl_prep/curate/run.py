@@ -197,7 +197,7 @@ def curating(request: Request) -> Iterator[Curating]:
     """A request on its way, with what does its work; raises DataError for trouble with the disk."""
     with (
         disk_told(request.out),
-        runner(request.runs_on, request.workers, request.ray_address) as found,
+        runner(request.runs_on, request.workers, request.ray_address, request.out) as found,
         undone_if_refused(request.out),
     ):
         yield Curating(request, found)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from mtl_common.config import nearest
@@ -46,8 +47,8 @@ class Local:
 
 
 @contextmanager
-def runner(engine: str, workers: int, address: str | None) -> Iterator[Runner]:
-    """The runner of that name; raises UsageError for an unknown one, or when Ray is not there.
+def runner(engine: str, workers: int, address: str | None, out: Path) -> Iterator[Runner]:
+    """The runner of that name for a run that writes `out`; raises UsageError for an unknown one or no Ray.
 
     No `workers` are as many as Ray has cores. `address` is that of a Ray cluster; without it Ray starts here.
     """
@@ -56,7 +57,7 @@ def runner(engine: str, workers: int, address: str | None) -> Iterator[Runner]:
     elif engine == "ray":
         from mtl_prep.running.on_ray import connected
 
-        with connected(workers, address) as found:
+        with connected(workers, address, out) as found:
             yield found
     else:
         raise UsageError(f"no --engine is called {engine}{nearest(engine, ENGINES)}; there are local and ray")

@@ -238,7 +238,7 @@ def tokenizing(request: Request) -> Iterator[Tokenizing]:
     """A request on its way to bins, with what does its work; raises DataError for trouble with the disk."""
     with (
         disk_told(request.out),
-        runner(request.runs_on, request.workers, request.ray_address) as found,
+        runner(request.runs_on, request.workers, request.ray_address, request.out) as found,
         undone_if_refused(request.out),
     ):
         yield Tokenizing(request, found)
