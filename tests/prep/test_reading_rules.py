@@ -1,6 +1,7 @@
 """What becomes of every odd byte: the same rule in every format, each case counted."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mtl_prep.corpus.find import find
 from mtl_prep.corpus.formats import Reading
 from mtl_prep.corpus.records import Documents
 from mtl_prep.corpus.units import documents
+from mtl_prep.running import beginning
 from preparing import Make, bad_of, json_lines, prep, texts_of
 
 GOOD = {"text": "good"}
@@ -141,3 +143,30 @@ def test_a_key_that_is_missing_is_told_with_those_that_are_there(make: Make, tmp
         DataError, match=r'the keys are content, id \(did you mean "content"\?\): name one with'
     ):
         make(tmp_path / "a.jsonl", text_key="contents")
+
+
+@pytest.mark.parametrize("begins_with", [b"", b"first"])
+def test_the_sample_before_the_work_is_bounded(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins_with: bytes
+) -> None:
+    monkeypatch.setattr(beginning, "CHECKED_BLOCKS", 3)
+    looked_at: list[int] = []
+
+    def counted(reading: Reading) -> Iterator[Documents]:
+        for found in documents(reading):
+            looked_at.append(found.records)
+            yield found
+
+    monkeypatch.setattr(beginning, "documents", counted)
+    lines = [b'{"text": "%s"}' % begins_with, *[b'{"text": ""}'] * 500_000, b'{"text": "the last"}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    bins = make(tmp_path / "a.jsonl")
+    assert texts_of(bins) == [*filter(None, [begins_with.decode()]), "the last"]
+    assert len(looked_at) <= 4
+    assert sum(looked_at) < 400_000
+
+
+def test_a_short_corpus_without_documents_is_refused_before_the_work(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": ""}\n' * 9)
+    with pytest.raises(DataError, match="no documents in the corpus, its records are: 9 empty"):
+        make(tmp_path / "a.jsonl")

@@ -12,6 +12,7 @@ from mtl_prep.corpus.units import Reading, documents
 
 CHECKED_DOCUMENTS = 200
 CHECKED_CHARACTERS = 2000  # of each; the reference library is slow
+CHECKED_BLOCKS = 64  # of a megabyte of text, or files that are smaller, after which the rest is not read
 HOPELESS_RECORDS = 10_000  # bad records without a document among them, after which the rest is not read
 
 
@@ -39,10 +40,15 @@ def _no_documents(reading: Reading, reasons: Counter[str]) -> DataError:
 
 
 def sample(reading: Reading) -> list[str]:
-    """The first documents, some of each; raises DataError when many records give none."""
+    """The first documents, some of each, as far as a corpus begins with some.
+
+    Raises DataError when all records give none, or many are bad.
+    """
     texts: list[str] = []
     reasons, bad = Counter[str](), 0
-    for found in documents(replace(reading, part_bytes=1 << 20)):
+    for number, found in enumerate(documents(replace(reading, part_bytes=1 << 20))):
+        if number == CHECKED_BLOCKS:
+            return texts
         texts += [text[:CHECKED_CHARACTERS] for text in found.texts[: CHECKED_DOCUMENTS - len(texts)]]
         if found.giant is not None:
             texts.append(next(found.giant.pieces())[:CHECKED_CHARACTERS])
