@@ -146,15 +146,15 @@ def sample_bins(
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Chooses documents at random: into new bins, or printed as text for people to read."""
-    from mtl_common.bins import Bins
     from mtl_common.errors import UsageError
     from mtl_prep.finished import bins_report, sample
+    from mtl_prep.finished.reading import opened
 
     if (documents is not None and tokens is not None) or (json and out):
         raise UsageError("give --documents or --tokens, and --out or --json, not both")
     size = sample.Size(documents or 3, tokens)
     if out is None:
-        for document in sample.documents(Bins(path, shuffled=False), size, seed):
+        for document in sample.documents(opened(path), size, seed):
             print(bins_report.document_line(document) if json else bins_report.document(document))
         return
     began = time.monotonic()

@@ -33,7 +33,7 @@ from mtl_common.bins.manifest import (
 )
 from mtl_common.bins.reader import Bins, ShardView
 from mtl_common.bins.shards import Shards, Sizes
-from mtl_common.bins.staged import staged
+from mtl_common.bins.staged import check_free, staged
 from mtl_common.bins.writer import ShardWriter, write_shard
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "TokenizerFacts",
     "Writer",
     "about",
+    "check_free",
     "dtype_for",
     "is_intact",
     "positions",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mtl_common.errors import DataError
 
@@ -152,8 +152,10 @@ def read_manifest(directory: Path) -> Manifest:
         head = _Head.model_validate_json(content)
         if (head.format, head.version.split(".")[0]) == (FORMAT, VERSION.split(".")[0]):
             return Manifest.model_validate_json(content)
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({type(error).__name__}); make the bins again") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = ": ".join([*map(str, first["loc"]), first["msg"]])
+        raise DataError(f"{path} is damaged ({what}); restore it or make the bins again") from None
     raise DataError(
         f"{path} is {head.format} version {head.version}, but this mtl reads {FORMAT} {VERSION}; update mtl"
     )

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtl_common.bins.reader import Bins, ShardView
-from mtl_common.errors import DataError, UsageError
+from mtl_common.bins.staged import check_free
+from mtl_common.errors import DataError
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEAD = struct.Struct("<9sQBQQ")
@@ -103,11 +104,9 @@ def write(bins: Bins, prefix: Path) -> Iterator[int]:
     """
     ids, index = files_of(prefix)
     for path in (ids, index):
-        if path.exists():
-            raise UsageError(f"{path} exists; choose another --out or remove it")
+        check_free(path)
     if bins.vocab_size > 2**31:
         raise DataError(f"the ids of {bins.path} do not fit int32, the widest type of an .idx that is of use")
-    prefix.parent.mkdir(parents=True, exist_ok=True)
     parts = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in (ids, index)}
     try:
         _write_index(parts[index], bins)

@@ -10,6 +10,20 @@ from pathlib import Path
 from mtl_common.errors import UsageError
 
 
+def check_free(out: Path) -> None:
+    """Makes the directory that `out` will stand in; raises UsageError when `out` exists or cannot be made."""
+    if out.exists():
+        raise UsageError(f"{out} exists; choose another --out or remove it")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"cannot make {out} below a file; choose another --out") from None
+    except OSError as error:
+        raise UsageError(f"cannot make {out}: {str(error.strerror).lower()}; choose another --out") from None
+    if not os.access(out.parent, os.W_OK):
+        raise UsageError(f"cannot make {out}: nothing may be written there; choose another --out")
+
+
 def _lock(place: Path, out: Path) -> int:
     """Holds a directory until the number is closed; raises UsageError when another process holds it."""
     held = os.open(place, os.O_RDONLY)
@@ -25,12 +39,12 @@ def _lock(place: Path, out: Path) -> int:
 def staged(out: Path) -> Iterator[Path]:
     """A new directory that becomes `out` by one rename when the `with` ends well, and is removed otherwise.
 
-    What a killed process left is removed by the next one. Raises UsageError when `out` exists.
+    What a killed process left is removed by the next one. Raises UsageError when `out` exists or
+    cannot be made.
     """
-    if out.exists():
-        raise UsageError(f"{out} exists; choose another --out or remove it")
+    check_free(out)
     place = out.with_name(f".{out.name}.partial")
-    place.mkdir(parents=True, exist_ok=True)
+    place.mkdir(exist_ok=True)
     held = _lock(place, out)
     try:
         for leftover in place.iterdir():

@@ -9,7 +9,7 @@ from mtl_common.config import nearest
 from mtl_common.errors import UsageError
 from mtl_common.log import progress
 from mtl_prep.finished.export import to_json_lines, to_parquet
-from mtl_prep.finished.reading import check
+from mtl_prep.finished.reading import check, opened
 
 Export = Callable[[Bins, Path], Iterator[int]]
 
@@ -49,7 +49,7 @@ def export(path: Path, kind: str, out: Path) -> Exported:
         raise UsageError(
             f"no such form {kind}{nearest(kind, list(EXPORTS))}; --to is one of {', '.join(EXPORTS)}"
         )
-    bins = Bins(path, shuffled=False)
+    bins = opened(path)
     check(bins)
     with progress("convert", bins.tokens, "tokens") as shown:
         for tokens in EXPORTS[kind](bins, out):

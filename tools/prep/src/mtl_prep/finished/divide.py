@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mtl_common.bins import TOKENIZER, Batch, Bins, Manifest, Shard, Shards, Sizes, about, write_manifest
 from mtl_common.errors import DataError
 from mtl_common.log import progress
-from mtl_prep.finished.reading import batches, checked
+from mtl_prep.finished.reading import batches, check_tokenizer, checked
 
 # The documents of a batch, and the number of the first -> (documents,) the part of each, -1 for none.
 Assign = Callable[[Batch, int], NDArray[np.int64]]
@@ -98,6 +98,7 @@ def divide(
     `notes` go into the options of each part's manifest. Raises DataError for a part without documents, and
     for damaged bins.
     """
+    check_tokenizer(bins)
     limit = bins.manifest.options.get("shard_tokens", DEFAULT_SHARD_TOKENS)
     plan = _plan(bins, len(places), assign, limit)
     for place, count in zip(places, plan.counts.sum(axis=1), strict=True):

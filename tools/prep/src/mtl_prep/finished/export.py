@@ -2,16 +2,15 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 
-from mtl_common.bins import Batch, Bins, staged
-from mtl_common.errors import UsageError
-from mtl_common.tokenizers import load
+from mtl_common.bins import Batch, Bins, check_free, staged
+from mtl_prep.finished.reading import tokenizer_of
 
 
 def _table(batch: Batch, paths: Any) -> Any:
@@ -53,15 +52,15 @@ def _new_file(out: Path) -> Iterator[BinaryIO]:
     """A file, packed if its name ends in .zst, that is there whole or not at all."""
     import zstandard
 
-    if out.exists():
-        raise UsageError(f"{out} exists; choose another --out or remove it")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    check_free(out)
     part = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         with part.open("wb") as file:
             packed = zstandard.ZstdCompressor(level=3).stream_writer(file, closefd=False)
-            with packed if out.suffix == ".zst" else file as target:
+            with packed if out.suffix == ".zst" else nullcontext(file) as target:
                 yield target
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, out)
     finally:
         part.unlink(missing_ok=True)
@@ -72,7 +71,7 @@ def to_json_lines(bins: Bins, out: Path) -> Iterator[int]:
 
     Special tokens, the end of the document among them, are left out of the text.
     """
-    tokenizer, sources = load(bins.tokenizer), bins.manifest.sources
+    tokenizer, sources = tokenizer_of(bins), bins.manifest.sources
     with _new_file(out) as file:
         for index in range(len(bins.manifest.shards)):
             for batch in bins.shard(index).pieces():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mtl_common.bins import Bins
 from mtl_common.errors import UsageError
+from mtl_prep.summary import several
 
 DEFAULT = 1 << 27  # tokens of a shard
 
@@ -80,7 +81,7 @@ def _check_records(path: str, held: Sequence[tuple[Bins, int]]) -> None:
         twice = np.intersect1d(seen, found)
         if len(twice):
             raise UsageError(
-                f"{path} is in {held[0][0].path} and in {bins.path}, with {len(twice):,} documents in both, "
-                f"such as record {twice[0]:,}; merge it once"
+                f"{path} is in {held[0][0].path} and in {bins.path}, with "
+                f"{several(len(twice), 'document')} in both, such as record {twice[0]:,}; merge it once"
             )
         seen = np.concatenate([seen, found])

@@ -8,6 +8,7 @@ import orjson
 
 from mtl_common.bins import Bins
 from mtl_prep.finished.measure import Counts, Lengths, lengths, tokens_by_source
+from mtl_prep.finished.reading import opened
 from mtl_prep.finished.sample import Document, Size, documents
 
 SAMPLE_TOKENS = 60
@@ -25,7 +26,7 @@ class Inspection:
 
 def inspect(path: Path, samples: int = 1, seed: int = 0) -> Inspection:
     """Looks at bins; raises DataError for what is none."""
-    bins = Bins(path, shuffled=False)
+    bins = opened(path)
     drawn = documents(bins, Size(samples), seed, SAMPLE_TOKENS) if samples else ()
     return Inspection(bins, lengths(bins), tokens_by_source(bins), tuple(drawn))
 

@@ -32,7 +32,7 @@ from mtl_common.bins import (
 from mtl_common.errors import UsageError
 from mtl_common.log import progress
 from mtl_prep.finished.fitting import check_documents, check_traits, shard_tokens
-from mtl_prep.finished.reading import batches, check, checked
+from mtl_prep.finished.reading import batches, check, check_tokenizer, checked, opened
 from mtl_prep.finished.reorder import Reordered
 
 
@@ -144,9 +144,10 @@ def merge(request: Request) -> Manifest:
     """
     if len(request.paths) < 2:
         raise UsageError("give at least two bins to merge")
-    inputs = [Bins(path, shuffled=request.shuffle_documents is not None) for path in request.paths]
+    inputs = [opened(path, shuffled=request.shuffle_documents is not None) for path in request.paths]
     check_traits(inputs)
     check_documents(inputs)
+    check_tokenizer(inputs[0])
     limit = request.shard_tokens or shard_tokens(inputs)
     manifests, facts = [bins.manifest for bins in inputs], _facts(inputs)
     with staged(request.out) as place:

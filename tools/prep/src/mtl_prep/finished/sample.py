@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from mtl_common.bins import Batch, Bins, Manifest, staged
 from mtl_common.errors import UsageError
-from mtl_common.tokenizers import Tokenizer, load
+from mtl_common.tokenizers import Tokenizer
 from mtl_prep.finished.divide import divide
 from mtl_prep.finished.draw import Draw
-from mtl_prep.finished.reading import batches
+from mtl_prep.finished.reading import batches, opened, tokenizer_of
 
 WAITING = 1 << 16  # documents that wait to be compared
 
@@ -111,7 +111,7 @@ class _Choice:
 
 def sample(path: Path, size: Size, seed: int, out: Path) -> Manifest:
     """Makes bins of a random choice; raises UsageError when `out` exists or no document is that short."""
-    bins = Bins(path, shuffled=False)
+    bins = opened(path)
     choice = _Choice(bins, size, seed)
     note = {"sample": f"{size} by seed {seed}"}
     with staged(out) as place:
@@ -128,7 +128,7 @@ def _runs(tokenizer: Tokenizer, ids: NDArray[Any], loss: NDArray[np.uint8]) -> I
 
 def documents(bins: Bins, size: Size, seed: int, begins: int | None = None) -> Iterator[Document]:
     """A random choice as text, in the order of the bins; of each all, or the first `begins` tokens."""
-    choice, tokenizer, sources = _Choice(bins, size, seed), load(bins.tokenizer), bins.manifest.sources
+    choice, tokenizer, sources = _Choice(bins, size, seed), tokenizer_of(bins), bins.manifest.sources
     for first, batch in batches(bins):
         for row in np.flatnonzero(choice(batch)).tolist():
             start, stop = batch.offsets[row : row + 2].tolist()

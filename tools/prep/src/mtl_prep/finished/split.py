@@ -12,6 +12,7 @@ from mtl_common.bins import Bins, Manifest, staged
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.finished.divide import Assign, divide
 from mtl_prep.finished.draw import Draw
+from mtl_prep.finished.reading import opened
 
 TOLERANCE = 1e-9
 
@@ -90,7 +91,7 @@ def split(request: Request) -> dict[str, Manifest]:
 
     Raises UsageError for parts that are none or an existing `out`, DataError for a part without documents.
     """
-    parts, bins = parse_parts(request.parts), Bins(request.path, shuffled=False)
+    parts, bins = parse_parts(request.parts), opened(request.path)
     assign, rule = _assign(bins, request, parts)
     notes = [{"part": f"{name} of {request.parts} by {rule}"} for name in parts]
     with staged(request.out) as place:

@@ -9,9 +9,9 @@ import numpy as np
 import orjson
 
 from mtl_common.bins import Bins
-from mtl_common.tokenizers import Tokenizer, load
+from mtl_common.tokenizers import Tokenizer
 from mtl_prep.finished.measure import Counts, Lengths, frequencies, lengths, tokens_by_source
-from mtl_prep.finished.reading import check
+from mtl_prep.finished.reading import check, opened, tokenizer_of
 
 SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 FREQUENT = 20
@@ -65,9 +65,9 @@ def _frequent(tokenizer: Tokenizer, counts: Counts) -> Iterable[Token]:
 
 def measured(path: Path) -> Stats:
     """Reads all of one directory of bins; raises DataError for what is none, or damaged."""
-    bins = Bins(path, shuffled=False)
+    bins = opened(path)
     check(bins)
-    tokenizer, counts = load(bins.tokenizer), frequencies(bins)
+    tokenizer, counts = tokenizer_of(bins), frequencies(bins)
     return Stats(
         path=path,
         bins=bins,

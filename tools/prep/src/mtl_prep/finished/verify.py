@@ -21,6 +21,8 @@ TYPES = ("uint16", "uint32")
 def _sums(manifest: Manifest) -> Iterator[str]:
     """What the manifest says that cannot be true whatever the shards hold."""
     facts, shards, sources = manifest.tokenizer, manifest.shards, manifest.sources
+    if not manifest.documents:
+        yield "it counts no documents"
     for name in ("documents", "tokens"):
         said, held = getattr(manifest, name), sum(getattr(shard, name) for shard in shards)
         if said != held:
@@ -50,6 +52,9 @@ def _files(path: Path, manifest: Manifest) -> Iterator[str]:
 
 def _tokenizer(path: Path, manifest: Manifest) -> Iterator[str]:
     """What the bins' own tokenizer is, beside what the manifest says of it."""
+    if not path.is_dir():
+        yield f"{path}: it is missing"
+        return
     try:
         tokenizer = load(path)
     except DataError as error:
