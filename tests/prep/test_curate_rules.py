@@ -236,7 +236,7 @@ def test_personal_data_is_replaced(text: str, clean: str) -> None:
 def test_personal_data_by_kind() -> None:
     text = "a@b.org 88.8.8.8 4111111111111111"
     assert edited(Pii(kinds=("ip",), ip="[ADDRESS]"), text) == "a@b.org [ADDRESS] 4111111111111111"
-    assert verdict(Pii(), text, text).edits == {"email": 2, "ip": 2, "card": 2}
+    assert verdict(Pii(), text, text).edits == {i: {"email": 1, "ip": 1, "card": 1} for i in (0, 1)}
 
 
 def test_length() -> None:

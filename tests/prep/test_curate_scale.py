@@ -1,4 +1,4 @@
-"""Curation as tasks of an array job and on Ray: two readings, any order, any kill, the same bytes."""
+"""Curation as tasks of an array job and on Ray: any order, any kill, the same bytes."""
 
 import json
 import random
@@ -14,7 +14,6 @@ import pytest
 from curating import kept_records, request, write_curated
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.curate.array_job import curate_share, finish_shares
-from mtl_prep.curate.request import Halfway, Outcome
 from mtl_prep.curate.run import curate
 from mtl_prep.journal import Journal
 from mtl_prep.running.shares import Share
@@ -66,14 +65,14 @@ def in_process(corpus: Path, out: Path, **options: Any) -> "subprocess.Popen[byt
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def units(out: Path, reading: str) -> list[str]:
-    return Journal(out / "_work" / reading).names("unit-")
+def units(out: Path) -> list[str]:
+    return Journal(out / "_work/examined").names("unit-")
 
 
 def done(out: Path) -> int:
-    """How many pieces of work of both readings are finished."""
-    journals = [Journal(out / "_work" / reading) for reading in ("examined", "cleaned")]
-    return sum(len(journal.names(start)) for journal in journals for start in ("unit-", "shard-"))
+    """How many pieces of work are finished."""
+    journal = Journal(out / "_work/examined")
+    return sum(len(journal.names(start)) for start in ("unit-", "shard-"))
 
 
 @pytest.mark.parametrize("of", [1, 3, 8])
@@ -82,14 +81,9 @@ def test_tasks_in_any_order_twice_and_finish_give_the_same_bytes(
 ) -> None:
     out, shares = tmp_path / "clean", [Share(number, of) for number in range(of, 0, -1)]
     run_tasks(corpus, out, shares)
-    halfway, _ = finish_shares(out, 1, None)
-    assert isinstance(halfway, Halfway)
-    assert halfway.documents == 31 + 36 + 15
-    assert halfway.repeated == {"exact_duplicates": 15, "near_duplicates": 10}
-    assert not units(out, "cleaned")
     run_tasks(corpus, out, shares)
     outcome, _ = finish_shares(out, 1, None)
-    assert isinstance(outcome, Outcome)
+    assert not outcome.already
     assert all_bytes(out) == all_bytes(unbroken)
 
 
@@ -98,31 +92,21 @@ def test_shares_are_disjoint_and_together_the_whole(corpus: Path, tmp_path: Path
     for number in (1, 2, 3):
         out = tmp_path / str(number)
         part = curate_share(request(corpus, out, workers=number), Share(number, 3))
-        assert (part.reading, part.share) == ("examine", Share(number, 3))
-        found.update(units(out, "examined"))
+        assert part.share == Share(number, 3)
+        found.update(units(out))
     curate_share(request(corpus, whole), Share(1, 1))
-    assert found == Counter(units(whole, "examined"))
+    assert found == Counter(units(whole))
 
 
-def test_finish_names_the_tasks_that_are_not_done_in_both_readings(
-    corpus: Path, unbroken: Path, tmp_path: Path
-) -> None:
-    out, all_six = tmp_path / "clean", [Share(number, 6) for number in range(1, 7)]
+def test_finish_names_the_tasks_that_are_not_done(corpus: Path, unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clean"
     run_tasks(corpus, out, [Share(1, 6), Share(3, 6)])
     told = r"task 2,4-6 of 6 of .* run mtl-prep curate with --task 2/6 and so on, then mtl-prep finish again"
     with pytest.raises(DataError, match=told):
         finish_shares(out, 1, None)
-    run_tasks(corpus, out, all_six)
-    finish_shares(out, 1, None)
-    with pytest.raises(DataError, match=r"task 1-6 of 6 of .* is not done, \d+ units are left"):
-        finish_shares(out, 1, None)
-    run_tasks(corpus, out, all_six[:-1])
-    with pytest.raises(DataError, match=r"task 6 of 6 of .* run mtl-prep curate with --task 6/6"):
-        finish_shares(out, 1, None)
     curate(request(corpus, out))  # without tasks it goes on, too
     assert all_bytes(out) == all_bytes(unbroken)
     again, _ = finish_shares(out, 1, None)
-    assert isinstance(again, Outcome)
     assert again.already
     assert curate_share(request(corpus, out), Share(1, 6)).tasks == 0
 
@@ -131,13 +115,13 @@ def test_tasks_and_finish_killed_at_random_moments_run_again(
     corpus: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     out, chance, kills = tmp_path / "clean", random.Random(7), 0
-    for share in ([2, 2], [1, 2], "finish", [1, 2], [2, 2], "finish"):
-        for turn in range(3):
+    for share in ([2, 2], [1, 2], "finish"):
+        for turn in range(5):
             aim = done(out) + chance.randint(0, 2)
             process = in_process(corpus, out, share=share)
-            while turn < 2 and process.poll() is None and done(out) < aim:
+            while turn < 4 and process.poll() is None and done(out) < aim:
                 time.sleep(0.01)
-            if turn < 2 and process.poll() is None:
+            if turn < 4 and process.poll() is None:
                 assert gone(kill(process)), "processes outlived the one that started them"
                 kills += 1
                 continue
@@ -166,21 +150,13 @@ def test_another_request_or_directory_is_refused(
 def test_the_commands(corpus: Path, tokenizer: Path, tmp_path: Path) -> None:
     recipe = corpus.parent / "recipe.toml"
     common = ("curate", recipe, corpus, "--out", "clean", "--workers", 1, "--max-bad", 2)
-    for reading in ("examine", "clean"):
-        did = 0
-        for task in ("2/2", "1/2"):
-            found = prep(*common, "--task", task, cwd=tmp_path)
-            assert found.returncode == 0, found.stderr
-            assert f"task  {task[0]} of 2" in found.stdout
-            did += f"now   {reading} in " in found.stdout
-            assert found.stdout.endswith("next: mtl-prep finish clean, when all tasks are done\n")
-        assert did == 1  # so small a corpus is one unit
-        finished = prep("finish", "clean", cwd=tmp_path)
-        assert finished.returncode == 0, finished.stderr
-        if reading == "examine":
-            assert "examined  82 documents" in finished.stdout
-            assert "15 exact_duplicates, 10 near_duplicates" in finished.stdout
-            assert "next: the same tasks again" in finished.stdout
+    for task in ("2/2", "1/2"):
+        found = prep(*common, "--task", task, cwd=tmp_path)
+        assert found.returncode == 0, found.stderr
+        assert f"task  {task[0]} of 2" in found.stdout
+        assert found.stdout.endswith("next: mtl-prep finish clean, when all tasks are done\n")
+    finished = prep("finish", "clean", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
     assert "exact_duplicates" in finished.stdout
     assert finished.stdout.rstrip().endswith("mtl-prep tokenize clean --tokenizer TOKENIZER --out bins")
     curate(request(corpus, tmp_path / "whole", part_bytes=1 << 24, shard_bytes=1 << 28))

@@ -80,19 +80,13 @@ def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
 def finished(out: Path, workers: int, max_bad: str | None) -> None:
     """Ends what the tasks of an array job did, and says what comes next."""
     from mtl_prep.curate import array_job, report
-    from mtl_prep.curate.request import Halfway
     from mtl_prep.running.trouble import stoppable
 
     began = time.monotonic()
     with stoppable():
         outcome, request = array_job.finish_shares(out, workers, max_bad)
-    seconds = time.monotonic() - began
-    if isinstance(outcome, Halfway):
-        print(report.halfway(outcome, seconds))
-        next_command(f"the same tasks again, to write what stays; when all are done, mtl-prep finish {out}")
-    else:
-        print(report.curated(outcome, request, seconds))
-        _tokenize_next(request)
+    print(report.curated(outcome, request, time.monotonic() - began))
+    _tokenize_next(request)
 
 
 def _tokenize_next(request: "Request") -> None:

@@ -1,7 +1,6 @@
 """A corpus cleaned by the tasks of an array job, on machines that share its files.
 
-The corpus is read twice, so the tasks run twice: at first each examines its share, then `finish_shares`
-compares the documents of all, then each task writes what stays of its share, and `finish_shares` ends it.
+Each task reads and judges its share; `finish_shares` compares the documents of all, and writes what stays.
 """
 
 import shutil
@@ -11,8 +10,8 @@ from pathlib import Path
 from mtl_prep.corpus.cleaned import MANIFEST
 from mtl_prep.corpus.find import Corpus
 from mtl_prep.curate.manifest import read_manifest
-from mtl_prep.curate.request import Halfway, Outcome, Part, Request
-from mtl_prep.curate.run import CLEAN, curating
+from mtl_prep.curate.request import Outcome, Part, Request
+from mtl_prep.curate.run import curating
 from mtl_prep.journal import Journal
 from mtl_prep.running.pieces import WORK
 from mtl_prep.running.plan import asked_before, begun, decided
@@ -23,16 +22,16 @@ COMMAND = "mtl-prep curate"
 
 
 def curate_share(request: Request, share: Share) -> Part:
-    """Does one task of an array job in the reading that the job is at. Raises like `curate`."""
+    """Does one task of an array job. Raises like `curate`."""
     with curating(request) as work:
         if work.already():
-            return Part(share, CLEAN, 0, 0)
+            return Part(share, 0, 0)
         work.check_steps()
         with begun(request.out, share) as journal:
             decided(request.out, work.plan)  # refuses another request before anything is noted
             work.begin()
             note_task(journal, share)
-            return work.clean(share) if work.is_decided else work.examine(share)
+            return work.examine(share)
 
 
 def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
@@ -44,8 +43,8 @@ def _asked(out: Path, workers: int, max_bad: str | None) -> Request:
     return Request(Path(recipe), corpus, out, workers, **saved)
 
 
-def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome | Halfway, Request]:
-    """Ends a reading that the tasks of an array job did: the second one with the same bytes as without tasks.
+def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome, Request]:
+    """Ends what the tasks of an array job did, with the same bytes as without tasks.
 
     Raises UsageError when none was begun or one is running, DataError when some are not done.
     """
@@ -56,8 +55,5 @@ def finish_shares(out: Path, workers: int, max_bad: str | None) -> tuple[Outcome
     request = _asked(out, workers, max_bad)
     with curating(request) as work, begun(out, Share()) as journal:
         work.begin()
-        first = not work.is_decided
-        done = Journal(work.examined if first else work.cleaned)
-        check_complete(out, journal, done, work.reading, COMMAND)
-        sources = work.check()
-        return work.decide() if first else work.finish(sources), request
+        check_complete(out, journal, Journal(work.examined), work.reading, COMMAND)
+        return work.finish(work.check()), request

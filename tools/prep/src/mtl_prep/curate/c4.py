@@ -32,8 +32,6 @@ POLICIES = (
 class C4(LocalStep):
     """The thresholds of the paper and its code; `false` switches a rule off."""
 
-    changes = True
-
     ended_lines: bool = True  # keep lines that end in . ? ! " or ', but not in ...
     min_line_words: Count = 3
     max_word: Count = 1000  # characters
@@ -172,4 +170,4 @@ class C4Judge:
             new = "\n".join([text[a - start : b - start] for a, b in places])
         if new != batch.texts[document]:
             verdict.texts[document] = new
-            verdict.edits["lines taken out"] += int(len(whole) - whole.sum())
+            verdict.edit(document, "lines taken out", int(len(whole) - whole.sum()))

@@ -1,7 +1,7 @@
 """Some documents on their way through the steps, and what has become of each."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mtl_prep.corpus.units import Unit
 from mtl_prep.curate.batch import Batch, Mask
+from mtl_prep.curate.facts import KEPT, Edit
 from mtl_prep.curate.signatures import COMPARED
 from mtl_prep.curate.step import GlobalStep, Judge, Step, Verdict
 
@@ -42,7 +43,7 @@ class Chunk:
         self.texts, self.records, self.sources = texts, records, sources
         self.fates: NDArray[np.uint8] = np.zeros(len(texts), np.uint8)
         self.reasons = [""] * len(texts)
-        self.edits: dict[Number, Counter[str]] = {}
+        self.edits: dict[int, Counter[Edit]] = {}  # of documents that have any
         self._views: list[View] = []  # at most one of many documents, and one of few
 
     def _wanted(self, step: Step) -> NDArray[np.int64]:
@@ -95,31 +96,37 @@ class Chunk:
                     self._remove(row, number, NOTHING_LEFT)
         for i, keys in verdict.keys.items():
             self.records[int(rows[i])] |= keys
-        edits = self.edits.setdefault(number, Counter())
-        edits.update(verdict.edits)
+        for i, kinds in verdict.edits.items():
+            if wanted[i]:
+                self._edit(int(rows[i]), number, kinds)
         for key, value in verdict.masks.items():
-            edits[key] += self._mask(rows[wanted], key, value)
+            self._mask(number, rows[wanted], key, value)
 
-    def _mask(self, rows: NDArray[np.int64], key: str, value: str) -> int:
-        """Gives a key another value wherever it is; how often it was."""
-        records = [self.records[row] for row in rows.tolist() if self.fates[row] == 0]
-        having = [record for record in records if record.get(key, value) != value]
-        for record in having:
-            record[key] = value
-        return len(having)
+    def _edit(self, row: int, number: Number, kinds: Mapping[str, int]) -> None:
+        """Counts what a step changed in a document."""
+        counts = self.edits.setdefault(row, Counter())
+        counts.update({(number, kind): count for kind, count in kinds.items()})
+
+    def _mask(self, number: Number, rows: NDArray[np.int64], key: str, value: str) -> None:
+        """Gives a key another value wherever it is."""
+        for row in rows[self.fates[rows] == KEPT].tolist():
+            if self.records[row].get(key, value) != value:
+                self.records[row][key] = value
+                self._edit(row, number, {key: 1})
 
     def _remove(self, row: int, number: Number, reason: str) -> None:
         self.fates[row], self.reasons[row] = number, reason
 
 
 def chunks(unit: Unit, names: Sequence[str]) -> Iterator[Chunk]:
-    """The documents of a unit in order, some at a time; `names` are those of all sources."""
+    """The documents of a unit in order, some at a time; `names` are those of all sources.
+
+    Steps add keys to the records of the unit.
+    """
     found, first, size = unit.documents, 0, 0
     for i, text in enumerate(found.texts, 1):
         size += len(text)
         if size >= CHARACTERS or i == len(found.texts):
             sources = [names[source] for source, _ in found.places[first:i]]
-            # records are copied: steps add keys to them
-            records = [dict(record) for record in found.wholes[first:i]]
-            yield Chunk(first, found.texts[first:i], records, sources)
+            yield Chunk(first, found.texts[first:i], found.wholes[first:i], sources)
             first, size = i, 0

@@ -1,4 +1,4 @@
-"""The one decision between the two readings: which documents repeat others, in the order of the recipe."""
+"""The one decision when all is read: which documents repeat others, in the order of the recipe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_prep.curate.examine import FATES
+from mtl_prep.curate.facts import facts_of
 from mtl_prep.curate.recipe import Recipe
 from mtl_prep.curate.signatures import COMPARED, UnitSignatures, save
 from mtl_prep.curate.step import GlobalStep
@@ -18,7 +18,7 @@ DECIDED, ORIGINALS = "decided.npy", "originals.npy"
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of every document of the corpus in the order of the corpus, as far as it is examined.
+    """What becomes of every document, in the order of the corpus.
 
     fates (documents,) 0 or the step at which each goes; originals (documents,) the one it repeats, or -1.
     """
@@ -30,9 +30,10 @@ class Decision:
 def decide(directory: Path, recipe: Recipe, units: Sequence[Unit]) -> None:
     """Compares documents, and writes the decision; the same signatures give the same one."""
     named = [(unit.name, unit.documents) for unit in units if unit.documents]
-    fates = UnitSignatures(directory, named, 0).row(FATES, 0).copy() if named else np.zeros(0, np.uint8)
+    parts = [facts_of(directory, name)["fate"] for name, _ in named]
+    fates = np.concatenate([np.zeros(0, np.uint8), *parts])
     originals = np.full(len(fates), -1, np.int64)
-    for number, (_, step) in enumerate(recipe.steps[: recipe.examined], 1):
+    for number, (_, step) in enumerate(recipe.steps, 1):
         if isinstance(step, GlobalStep) and named:
             signatures = UnitSignatures(directory, named, number)
             there = (fates == 0) | (fates > number)  # who goes for a later step is still there at this one

@@ -22,8 +22,6 @@ SURE = 0.9  # score from which on no more characters are looked at; saves half o
 class Language(LocalStep):
     """Which languages stay, by the codes of lid.176 (`en`, `de`, `zh`, ...)."""
 
-    changes = True
-
     keep: tuple[str, ...] = ()  # none: all
     drop: tuple[str, ...] = ()
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -4,6 +4,7 @@ Those that are equal are told apart, and personal data is taken out line by line
 step looks at them. Texts go from the corpus to the disk in pieces.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtl_prep.corpus.records import Giant
-from mtl_prep.curate.account import Account
 from mtl_prep.curate.batch import Batch
 from mtl_prep.curate.chunk import Chunk
+from mtl_prep.curate.facts import Edit
 from mtl_prep.curate.judged import Judged
 from mtl_prep.curate.pii import Pii
 from mtl_prep.curate.signatures import COMPARED
@@ -49,12 +50,17 @@ def lines_together(pieces: Iterator[str]) -> Iterator[str]:
 
 @dataclass
 class Passage:
-    """A large document that stays, on its way into a clean corpus; `steps` with numbers, those that edit."""
+    """A large document that may stay, on its way to the disk; `steps` with numbers, those that edit.
+
+    When it is through, `edits` tells what was changed, and `read` and `written` its characters.
+    """
 
     giant: Giant
     source: str
     steps: Steps
-    account: Account
+    edits: Counter[Edit] = field(default_factory=Counter)
+    read: int = 0
+    written: int = 0
     record: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,16 +72,16 @@ class Passage:
         for number, step, judge in self.steps:
             if isinstance(step, Pii):
                 chunk.judge(number, step, judge)
-        self.account.edited(chunk)
+        self.edits.update(chunk.edits.get(0, {}))
         self.record = chunk.records[0]
         return chunk.texts[0] if text else ""
 
-    def line(self, key: Judged, origin: dict[str, Any]) -> Iterator[bytes]:
-        """The document as a line of JSON, in pieces; counts it."""
-        yield from json_line_in_pieces({**origin, **self.record}, key, self._text())
+    def line(self, key: Judged) -> Iterator[bytes]:
+        """The document as a line of JSON, in pieces."""
+        yield from json_line_in_pieces(self.record, key, self._text())
 
     def _text(self) -> Iterator[str]:
         for piece in lines_together(self.giant.pieces()):
             text = self._edited(piece)
-            self.account.characters += len(text)
+            self.read, self.written = self.read + len(piece), self.written + len(text)
             yield text

@@ -46,8 +46,6 @@ SMALL = 20  # of addresses
 class Pii(LocalStep):
     """What is looked for, and what stands in its place."""
 
-    changes = True
-
     kinds: tuple[Kind, ...] = KINDS
     email: str = "<EMAIL>"
     ip: str = "<IP>"
@@ -202,5 +200,5 @@ class PiiJudge:
             if found.start - base >= at:
                 parts += [text[at : found.start - base], getattr(self._settings, found.kind)]
                 at = found.stop - base
-                verdict.edits[found.kind] += 1
+                verdict.edit(document, found.kind)
         return "".join([*parts, text[at:]])

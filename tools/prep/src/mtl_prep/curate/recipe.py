@@ -24,7 +24,7 @@ from mtl_prep.curate.language import Language
 from mtl_prep.curate.length import Length
 from mtl_prep.curate.near import NearDuplicates
 from mtl_prep.curate.pii import Pii
-from mtl_prep.curate.step import GlobalStep, Step
+from mtl_prep.curate.step import Step
 
 KINDS: Mapping[str, type[Step]] = {
     "exact_duplicates": ExactDuplicates,
@@ -54,12 +54,6 @@ class Recipe:
     base: Path
     steps: tuple[tuple[str, Step], ...]
     large: Large = "bad"
-
-    @property
-    def examined(self) -> int:
-        """How many steps there are up to the last comparison of documents, or all if there is none."""
-        compared = [i + 1 for i, (_, step) in enumerate(self.steps) if isinstance(step, GlobalStep)]
-        return max(compared, default=len(self.steps))
 
     def written(self) -> dict[str, Any]:
         """Everything that decides what the recipe does, flat; raises DataError for a file that is absent."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from mtl_common.log import duration, quantity
 from mtl_prep.corpus.counts import counted, told
 from mtl_prep.curate.manifest import Manifest, StepSums
-from mtl_prep.curate.request import Halfway, Outcome, Part, Request
+from mtl_prep.curate.request import Outcome, Part, Request
 from mtl_prep.curate.run import REMOVED
 from mtl_prep.summary import lines
 
@@ -73,16 +73,5 @@ def curated(outcome: Outcome, request: Request, seconds: float) -> str:
 def part(done: Part, seconds: float) -> str:
     """The summary of one task of an array job."""
     share = f"{done.share.number} of {done.share.of}, {quantity(done.size, 'bytes')} of the corpus"
-    work = f"{done.reading} in {duration(seconds)}" if done.tasks else "all of it was done before"
+    work = f"done in {duration(seconds)}" if done.tasks else "all of it was done before"
     return lines([("task", share), ("now", work)])
-
-
-def halfway(found: Halfway, seconds: float) -> str:
-    """What was decided between the two readings of an array job."""
-    repeated = told(found.repeated) or "none"
-    return lines(
-        [
-            ("examined", f"{found.documents:,} documents, {found.characters:,} characters"),
-            ("compared", f"in {duration(seconds)}; they repeat earlier ones by: {repeated}"),
-        ]
-    )

@@ -98,21 +98,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Part:
-    """What one task of an array job did: which reading, in how many tasks, of how many bytes of input."""
+    """What one task of an array job did: in how many tasks, of how many bytes of input."""
 
     share: Share
-    reading: str
     tasks: int
     size: int
-
-
-@dataclass(frozen=True)
-class Halfway:
-    """What was decided when all documents had been examined: they and their characters, and who repeats.
-
-    `repeated` counts by step.
-    """
-
-    documents: int
-    characters: int
-    repeated: dict[str, int]

@@ -1,4 +1,4 @@
-"""From a corpus to a clean one: read it to judge and compare, decide, read it again and write what stays.
+"""From a corpus to a clean one: read it and judge, compare all documents, write those that stay.
 
 Every piece of work depends on nothing but the corpus and the recipe, and is journaled when it is done, so a
 run that was killed continues, and any number of processes writes the same bytes, on one machine or as the
@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
-from itertools import accumulate
 
-import numpy as np
 import orjson
 
 from mtl_common import bins
@@ -20,17 +18,16 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_prep.corpus.cleaned import MANIFEST
 from mtl_prep.corpus.find import check_unchanged
-from mtl_prep.curate.clean import Clean
-from mtl_prep.curate.decide import DECIDED, decide, decision
+from mtl_prep.curate.decide import DECIDED, Decision, decide, decision
 from mtl_prep.curate.examine import Examine, begun_steps
 from mtl_prep.curate.files import durable
 from mtl_prep.curate.manifest import Manifest, Shard, Sum, read_manifest, write_manifest
 from mtl_prep.curate.recipe import read_recipe
-from mtl_prep.curate.request import Halfway, Outcome, Part, Request
-from mtl_prep.curate.shards import Packing, cut, shard_name
-from mtl_prep.curate.totals import Totals
+from mtl_prep.curate.removed import Removed
+from mtl_prep.curate.request import Outcome, Part, Request
+from mtl_prep.curate.shards import Cut, Packing, shard_name, sizes_of
+from mtl_prep.curate.totals import Totals, units_decided
 from mtl_prep.journal import Journal
-from mtl_prep.running import pool
 from mtl_prep.running.handing import Handing
 from mtl_prep.running.left import left_of, shown
 from mtl_prep.running.pieces import WORK
@@ -42,7 +39,6 @@ from mtl_prep.running.tally import BAD, Tally, check, described, parse_max_bad, 
 from mtl_prep.running.trouble import disk_told
 
 REMOVED = "removed"
-EXAMINE, CLEAN = "examine", "clean"  # the two readings
 
 
 class Curating:
@@ -54,7 +50,7 @@ class Curating:
         self.recipe = read_recipe(request.recipe)
         self.plan = request.plan(self.recipe)
         self.reading = request.reading(self.plan.corpus)
-        self.examined, self.cleaned = (request.out / WORK / name for name in ("examined", "cleaned"))
+        self.examined = request.out / WORK / "examined"
 
     def already(self) -> Outcome | None:
         """What an earlier run finished, if it was this one; raises UsageError when it was another."""
@@ -74,38 +70,28 @@ class Curating:
 
     def check_steps(self) -> None:
         """Raises what steps raise that lack a library or a file: before the work."""
-        begun_steps(self.recipe, range(1, len(self.recipe.steps) + 1))
+        begun_steps(self.recipe)
 
     def begin(self) -> None:
         """Begins a run, or finds one that was begun alike; raises UsageError for another one."""
         out = self.request.out
         if decided(out, self.plan) is None:
             write_down(out, self.plan, {"request": self.request.written()})
-        for directory in (self.examined, self.cleaned):
-            directory.mkdir(exist_ok=True)
-
-    def _read(self, what: str, job: pool.Job[int], journal: Journal, share: Share) -> Part:
-        """Has all units of a share worked on that the journal does not know yet."""
-        left = left_of(journal, self.reading, self.runner.readers, share)
-        with shown(what, left) as advance:
-            for amount in self.runner.run(job, left.tasks, Handing(self.reading, journal.directory)):
-                advance(amount)
-        return Part(share, what, len(left.tasks), left.size)
+        self.examined.mkdir(exist_ok=True)
 
     def examine(self, share: Share) -> Part:
-        """The first reading."""
-        job = Examine(self.examined, self.reading, self.recipe)
-        return self._read(EXAMINE, job, Journal(self.examined), share)
+        """Has all units of a share read and judged that the journal does not know yet."""
+        job, journal = Examine(self.examined, self.reading, self.recipe), Journal(self.examined)
+        left = left_of(journal, self.reading, self.runner.readers, share)
+        with shown("examine", left) as advance:
+            for amount in self.runner.run(job, left.tasks, Handing(self.reading, journal.directory)):
+                advance(amount)
+        return Part(share, len(left.tasks), left.size)
 
     @cached_property
     def sums(self) -> Tally:
-        """The sums of the first reading, when all of it is done."""
+        """The sums over the corpus, when all of it is read."""
         return tally(Journal(self.examined))
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether the documents were compared."""
-        return (self.examined / DECIDED).exists()
 
     def check(self) -> list[bins.Source]:
         """Lists what could not be read; raises DataError when it is too much."""
@@ -117,51 +103,39 @@ class Curating:
         check(sources, self.sums, self.request.max_bad, self.request.out / BAD)
         return sources
 
-    def decide(self) -> Halfway:
+    def _decide(self) -> Decision:
         """Compares all documents, unless that is done."""
-        documents = sum(unit.documents for unit in self.sums.units)
-        if not self.is_decided:
-            with progress("compare", documents, "documents"):
+        if not (self.examined / DECIDED).exists():
+            with progress("compare", sum(unit.documents for unit in self.sums.units), "documents"):
                 decide(self.examined, self.recipe, self.sums.units)
-        found = decision(self.examined)
-        steps = np.bincount(found.fates[found.originals >= 0], minlength=len(self.recipe.steps) + 1)
-        repeated = {name: int(steps[number]) for number, (name, _) in enumerate(self.recipe.steps, 1)}
-        return Halfway(documents, self.sums.characters, {name: n for name, n in repeated.items() if n})
-
-    def clean(self, share: Share) -> Part:
-        """The second reading."""
-        firsts = accumulate((unit.documents for unit in self.sums.units), initial=0)
-        units = {unit.name: (first, unit.line) for unit, first in zip(self.sums.units, firsts, strict=False)}
-        job = Clean(self.cleaned, self.examined, self.reading, self.recipe, units)
-        return self._read(CLEAN, job, Journal(self.cleaned), share)
+        return decision(self.examined)
 
     def finish(self, sources: Sequence[bins.Source]) -> Outcome:
-        """Makes a clean corpus of what both readings gave; `sources` are those that were checked."""
-        out = self.request.out
+        """Makes a clean corpus of what was read; `sources` are those that were checked."""
+        out, names = self.request.out, [source.name for source in self.reading.sources]
         check_unchanged(self.plan.corpus.sources)
-        totals = Totals(self.cleaned)
-        shards = self._pack(totals.units)
-        manifest = self._manifest(sources, totals, shards)
-        self._write_samples(totals)
+        totals, cut = Totals(), Cut(self.request.shard_bytes)
+        removed = Removed(self.examined, self.reading, self.recipe, self.sums.units)
+        for unit in units_decided(self.examined, self.sums.units, self._decide()):
+            totals.add(unit, self.examined)
+            removed.add(unit)
+            cut.add(unit, sizes_of(unit, names))
+        manifest = self._manifest(sources, totals, self._pack(cut, names))
+        self._write_samples(removed)
         for leftover in out.rglob(".*.tmp"):  # of runs that were killed
             leftover.unlink()
         write_manifest(out, manifest)
         shutil.rmtree(out / WORK)
         return Outcome(manifest, self.plan.corpus)
 
-    def _pack(self, units: Sequence[tuple[str, int]]) -> tuple[Shard, ...]:
-        journal = Journal(self.cleaned)
-        packs = cut(units, self.request.shard_bytes)
+    def _pack(self, cut: Cut, names: Sequence[str]) -> tuple[Shard, ...]:
+        journal, packs = Journal(self.examined), cut.packs
         left = [pack for pack in packs if not journal.has(shard_name(pack.number))]
-        with progress("pack", sum(size for _, size in units), "bytes") as shown:
-            for amount in self.runner.run(Packing(self.request.out, self.cleaned), left):
+        with progress("pack", cut.size, "bytes") as shown:
+            for amount in self.runner.run(Packing(self.request.out, self.examined, names), left):
                 shown.advance(amount)
         journal.refresh()
-        shards = [Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs]
-        for shard in shards:
-            if not shard.records:  # all of it is the rest of a record that begins in the one before
-                (self.request.out / shard.file).unlink(missing_ok=True)
-        return tuple(shard for shard in shards if shard.records)
+        return tuple(Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs)
 
     def _manifest(
         self, sources: Sequence[bins.Source], totals: Totals, shards: tuple[Shard, ...]
@@ -183,12 +157,12 @@ class Curating:
             sources=tuple(totals.described(i, source, steps) for i, source in enumerate(sources)),
         )
 
-    def _write_samples(self, totals: Totals) -> None:
+    def _write_samples(self, removed: Removed) -> None:
         directory = self.request.out / REMOVED
         directory.mkdir(exist_ok=True)
         for number, (name, _) in enumerate(self.recipe.steps, 1):
             with durable(directory / f"{name}.jsonl") as file:
-                for _, shown in totals.drawn.get(number, []):
+                for shown in removed.of(number):
                     file.write(orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -217,7 +191,4 @@ def curate(request: Request) -> Outcome:
         with begun(request.out, Share()):
             work.begin()
             work.examine(Share())
-            sources = work.check()
-            work.decide()
-            work.clean(Share())
-            return work.finish(sources)
+            return work.finish(work.check())

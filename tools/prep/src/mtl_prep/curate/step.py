@@ -23,7 +23,8 @@ PATTERN = frozenset("*?[")
 class Verdict:
     """What a step says of the documents of a batch: which go and why, which have a new text or new keys.
 
-    `masks` are values for keys of all records that have these; `edits` counts what was changed, by kind.
+    `masks` are values for keys of all records that have these; `edits` counts what was
+    changed in a document, by kind.
     """
 
     def __init__(self, documents: int) -> None:
@@ -32,7 +33,7 @@ class Verdict:
         self.texts: dict[int, str] = {}
         self.keys: dict[int, dict[str, Any]] = {}
         self.masks: dict[str, str] = {}
-        self.edits: Counter[str] = Counter()
+        self.edits: dict[int, Counter[str]] = {}
 
     def remove(self, documents: NDArray[Any], reason: str) -> None:
         """Lets documents go (a mask or indices), but for those that go for an earlier reason."""
@@ -40,6 +41,10 @@ class Verdict:
         mask = np.zeros(len(self.reason), bool)
         mask[documents] = True
         self.reason[mask & (self.reason == 0)] = len(self.reasons) - 1
+
+    def edit(self, document: int, kind: str, count: int = 1) -> None:
+        """Counts changes in a document."""
+        self.edits.setdefault(document, Counter())[kind] += count
 
     def why(self, document: int) -> str:
         """The reason why a document goes, empty for one that stays."""
@@ -73,8 +78,6 @@ class Step(Settings):
     A document is looked at when its record has all values of `only`, and none of `unless`: keys of the record
     (and `source`, the path of its file), each with a value, a pattern such as `*.py`, or a list of them.
     """
-
-    changes: ClassVar[bool] = False  # whether it gives documents new texts or keys
 
     only: dict[str, Any] = Field(default_factory=dict)
     unless: dict[str, Any] = Field(default_factory=dict)
