@@ -55,7 +55,9 @@ class Progress:
         self._show(self)
 
     def line(self) -> str:
-        """One line of text: `tokenize: 40.0 MB of 120.0 MB (33%), 20.0 MB/s, 4.0 s left`."""
+        """One line of text: `tokenize: 40.0 MB of 120.0 MB (33%), 20.0 MB/s, 4.0 s left`; seconds alone."""
+        if self.unit == "seconds":
+            return f"{self.what}: {duration(self.done)}"
         passed = time.monotonic() - self._began
         rate = (self.done - self._first) / passed if passed > 0 else 0.0
         done, whole = quantity(self.done, self.unit), quantity(self.total, self.unit)

@@ -15,6 +15,7 @@ from mtl_common.tokenizers.interface import (
     beside,
     canonical,
     fingerprint,
+    is_panic,
     named_token,
     read_json,
 )
@@ -62,6 +63,8 @@ def _builders(content: Mapping[str, Any], reference: Encode) -> dict[str, Build]
     text = json.dumps(content)
     # text never spells a special token, and gigatoken knows no such choice; other added tokens stay
     added = [token for token in content.get("added_tokens") or [] if not token.get("special")]
+    if any(token.get(flag) for token in added for flag in ("single_word", "lstrip", "rstrip")):
+        return {}  # engines have been seen to differ where such tokens stand side by side
 
     def gigatoken() -> Engine | None:
         plain = json.dumps({**content, "added_tokens": added, "post_processor": None})
@@ -111,7 +114,9 @@ class HuggingFace(Tokenizer):
         text = json.dumps(content)
         try:
             self._library = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             raise DataError(f"{path} is not a tokenizer.json that tokenizers can read: {error}") from None
         self._library.encode_special_tokens = True
         self._piece = piece_rule(content)

@@ -113,6 +113,11 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust, such as tiktoken or tokenizers, gave up; that is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 class Tokenizer(ABC):
     """Text to ids and back."""
 
@@ -218,8 +223,7 @@ class Tokenizer(ABC):
         except UnicodeEncodeError as error:
             raise DataError(f"a text is not valid Unicode: {error.reason}") from None
         except BaseException as error:
-            # tiktoken and tokenizers are written in Rust; their panics are no Exception
-            if type(error).__name__ != "PanicException":
+            if not is_panic(error):
                 raise
             raise DataError(f"{self.engine} cannot encode a text: {error}") from None
 
