@@ -4,7 +4,7 @@ import json
 import struct
 import warnings
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 import polars
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from corpus import make_bins, stdlib_texts
 from mtl_common.bins import Bins, Writer, megatron
@@ -78,13 +80,19 @@ def test_the_files_are_those_that_megatron_core_writes(make: Make, tmp_path: Pat
         assert (tmp_path / f"ours{suffix}").read_bytes() == (tmp_path / f"theirs{suffix}").read_bytes()
 
 
-def build(core: Any, prefix: Path, documents: Sequence[Sequence[Sequence[int]]], dtype: Any) -> None:
+def build(
+    core: Any,
+    prefix: Path,
+    documents: Sequence[Sequence[Sequence[int]]],
+    dtype: Any,
+    multimodal: bool = False,
+) -> None:
     """Documents of sequences, as Megatron's preprocessing writes them."""
     torch = pytest.importorskip("torch")
-    builder = core.IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
+    builder = core.IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype, multimodal=multimodal)
     for sequences in documents:
-        for ids in sequences:
-            builder.add_item(torch.tensor(ids))
+        for number, ids in enumerate(sequences):
+            builder.add_item(torch.tensor(ids), mode=number % 2)
         builder.end_document()
     builder.finalize(f"{prefix}.idx")
 
@@ -108,6 +116,40 @@ def test_files_of_megatron_core_come_back_bit_for_bit(
     if dtype is np.uint16:
         for suffix in (".bin", ".idx"):
             assert (tmp_path / f"again{suffix}").read_bytes() == (tmp_path / f"mg{suffix}").read_bytes()
+
+
+SHAPES = st.lists(st.lists(st.lists(st.integers(1, 1023), max_size=4), max_size=4), min_size=1, max_size=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SHAPES, st.sampled_from([np.int16, np.uint16, np.int32, np.int64]), st.booleans())
+def test_any_grouping_of_sequences_is_what_megatron_core_reads(
+    tmp_path_factory: pytest.TempPathFactory,
+    tokenizer: Path,
+    core: Any,
+    documents: list[list[list[int]]],
+    dtype: Any,
+    has_modes: bool,
+) -> None:
+    """Documents without sequences, sequences without ids, and modes among them."""
+    place = tmp_path_factory.mktemp("mg")
+    documents = [[*d[:-1], [*d[-1], 0]] if d else d for d in documents] + [[[7, 0]]]
+    build(core, place / "mg", documents, dtype, multimodal=has_modes)
+    theirs = core.IndexedDataset(str(place / "mg"), multimodal=has_modes)
+    sequences = [theirs[i][0] if has_modes else theirs[i] for i in range(len(theirs))]
+    bounds = theirs.document_indices.tolist()
+    expected = [[ids.tolist() for ids in sequences[a:b] if len(ids)] for a, b in pairwise(bounds)]
+    made = from_megatron(Request(place / "mg", tokenizer, place / "bins", shard_tokens=9))
+    bins = Bins(place / "bins")
+    assert lists(bins) == [joined(document) for document in expected if document]
+    assert list(verify(place / "bins")) == []
+    assert (made.has_modes, made.empty_sequences) == (has_modes, sum(not len(ids) for ids in sequences))
+    assert made.several == sum(len(document) > 1 for document in expected)
+    export(place / "bins", "megatron", place / "again")
+    again = core.IndexedDataset(str(place / "again"))
+    assert again.index.dtype == np.uint16
+    assert [again[i].tolist() for i in range(len(again))] == [ids for d in expected for ids in d]
+    assert again.document_indices.tolist() == [0, *accumulate(len(d) for d in expected if d)]
 
 
 def test_there_and_back_gives_the_same_shards(make: Make, tmp_path: Path, tokenizer: Path) -> None:
@@ -289,6 +331,24 @@ def test_parquet(make: Make, tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match="pq exists"):
         export_to(bins, "parquet", tmp_path / "pq")
+
+
+def test_duckdb_opens_parquet(make: Make, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    (tmp_path / "a.jsonl").write_bytes(json_lines(TEXTS))
+    (tmp_path / "b.txt").write_text("one more")
+    bins = make(tmp_path / "a.jsonl", tmp_path / "b.txt", shard_tokens=9000)
+    export_to(bins, "parquet", tmp_path / "pq")
+    files = f"'{tmp_path}/pq/*.parquet'"
+    found = duckdb.sql(f"select tokens, source, record from {files} order by source, record").fetchall()
+    assert [(ids, (source, record)) for ids, source, record in found] == [
+        (bins.document(i).tolist(), bins.origin(i)) for i in range(len(bins))
+    ]
+    sums = f"select source, sum(len(tokens))::bigint from {files} group by source order by source"
+    assert duckdb.sql(sums).fetchall() == [
+        (str(tmp_path / "a.jsonl"), bins.tokens - len(bins.document(len(bins) - 1))),
+        (str(tmp_path / "b.txt"), len(bins.document(len(bins) - 1))),
+    ]
 
 
 def test_parquet_keeps_every_column(tmp_path: Path, tokenizer: Path) -> None:

@@ -16,7 +16,7 @@ from mtl_prep.finished.inspect import Inspection, powers
 from mtl_prep.finished.measure import Lengths
 from mtl_prep.finished.sample import Document
 from mtl_prep.finished.stats_report import by_source, spread
-from mtl_prep.summary import lines, what
+from mtl_prep.summary import lines, several, what
 
 BAR = 40
 SHOWN = 8  # sources or files listed one by one
@@ -111,14 +111,18 @@ def exported(result: Exported, seconds: float) -> str:
 
 def imported(result: Imported, seconds: float) -> str:
     """The summary of `convert` into bins."""
-    ended = f"{result.ended:,} documents that had no end"
-    several = f"{result.several:,} documents of several, kept as beginnings of sentences"
+    ended = f"{several(result.ended, 'document')} that had no end"
+    grouped = f"{several(result.several, 'document')} of several, kept as beginnings of sentences"
+    lost = [
+        several(result.empty_sequences, "empty sequence") if result.empty_sequences else "",
+        "the modes of the sequences" if result.has_modes else "",
+    ]
     return lines(
         [
             *what(result.manifest),
             ("ended", ended if result.ended else ""),
-            ("sequences", several if result.several else ""),
-            ("left out", "the modes of the sequences" if result.has_modes else ""),
+            ("sequences", grouped if result.several else ""),
+            ("left out", ", ".join(filter(None, lost))),
             ("done in", duration(seconds)),
         ]
     )

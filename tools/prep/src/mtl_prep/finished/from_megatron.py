@@ -50,6 +50,7 @@ class Imported:
     manifest: Manifest
     ended: int  # documents that got an end
     several: int  # documents of several sequences
+    empty_sequences: int
     has_modes: bool
 
 
@@ -59,7 +60,7 @@ class _Reading:
     def __init__(self, pair: Pair, facts: TokenizerFacts, add_eod: bool) -> None:
         self._pair, self._facts, self._add_eod = pair, facts, add_eod
         self._dtype = dtype_for(facts.vocab_size)
-        self.ended = self.several = self.documents = 0
+        self.ended = self.several = self.documents = self.empty_sequences = 0
         self._in_sequences = pair.in_sequences
 
     def batches(self) -> Iterator[tuple[Batch, int]]:
@@ -67,6 +68,7 @@ class _Reading:
         for first, last in self._pair.parts():
             batch = self._batch(first, last)
             self._check_ids(batch)
+            self.empty_sequences += self._empty(first, last)
             kept = self._with_ends(batch.keep(np.diff(batch.offsets) > 0))
             self.documents += len(kept.record)
             yield kept, len(batch.ids)
@@ -83,6 +85,11 @@ class _Reading:
             record=np.arange(first, last, dtype=np.uint64),
             sentences=self._sentences(sequences, tokens) if self._in_sequences else None,
         )
+
+    def _empty(self, first: int, last: int) -> int:
+        """How many sequences of the documents `first:last` have no tokens."""
+        lengths = self._pair.lengths[self._pair.documents[first] : self._pair.documents[last]]
+        return int((lengths == 0).sum())
 
     def _sentences(self, sequences: NDArray[np.int64], tokens: NDArray[np.int64]) -> Sentences:
         """Where the sequences with any tokens begin in their documents."""
@@ -175,4 +182,4 @@ def from_megatron(request: Request) -> Imported:
         tokenizer.save(place / TOKENIZER)
         manifest = _manifest(request, pair, facts, made)
         write_manifest(place, manifest)
-    return Imported(manifest, reading.ended, reading.several, pair.modes is not None)
+    return Imported(manifest, reading.ended, reading.several, reading.empty_sequences, pair.modes is not None)
