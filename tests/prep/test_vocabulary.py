@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from corpus import EMOJI, END, stdlib_texts
-from mtl_common.errors import UsageError
+from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import load
+from mtl_prep.corpus.find import find
+from mtl_prep.corpus.units import Reading
+from mtl_prep.vocabulary.drawn import MEASURED, Drawn
 from mtl_prep.vocabulary.train import Wish, train
 from preparing import json_lines, prep
 
@@ -115,6 +118,56 @@ def test_a_sample_is_part_of_the_corpus(corpus: Path, tmp_path: Path) -> None:
     assert abs(result.documents / 20_000 - share) < 0.03
 
 
+def test_text_to_measure_on_comes_from_all_over_the_sample(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_bytes(json_lines([f"{i:06d} " + "x" * 20_000 for i in range(400)]))
+    reading = Reading(find([path], "file").sources, "text", 1 << 24, "bad")
+    drawn = Drawn(reading, 1 << 40)
+    assert sum(map(len, drawn)) == drawn.characters == 400 * 20_007
+    (kept,) = drawn.kept.values()
+    numbers = sorted(int(text[:6]) for text in kept)
+    assert MEASURED <= sum(map(len, kept)) < MEASURED + 20_007
+    assert len(set(numbers)) == len(numbers) == MEASURED // 20_007 + 1
+    assert (min(numbers) < 40, max(numbers) > 360) == (True, True)
+
+
+def test_unigram_as_json_has_the_ids_of_the_model(corpus: Path, tmp_path: Path) -> None:
+    """Runs of white space are pieces, which code needs."""
+    one = load(trained(corpus, tmp_path / "json", kind="unigram"))
+    other = load(trained(corpus, tmp_path / "model", kind="unigram", format="sentencepiece"))
+    assert one.token_id("\u2581" * 4) == other.token_id("\u2581" * 4)
+    assert one.token_id("\u2581" * 4) is not None
+    for text in [*TEXTS, SPELLED, "", " ", "      x   y  ", "\u2581a \u2581", "a\t\t b\u00a0 c"]:
+        assert one.encode(text) == other.encode(text)
+
+
+def test_a_small_vocabulary_of_pieces_is_not_all_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json_lines(["".join(map(chr, range(0x4E00, 0x5200))), "hello there " * 200]))
+    out = trained(path, tmp_path / "t", kind="wordpiece")
+    assert load(out).vocab_size <= 700
+    assert load(out).token_id("hello") is not None
+
+
+@pytest.mark.parametrize(
+    ("wish", "part"),
+    [
+        (
+            {"vocab_size": 265, "format": "sentencepiece"},
+            "265 entries are too few for this sample: its characters",
+        ),
+        ({"sample": "1B", "kind": "unigram"}, "none in so small a sample"),
+        ({"sample": "1B"}, "none in so small a sample"),
+    ],
+)
+def test_a_sample_that_does_not_do_is_told(
+    corpus: Path, tmp_path: Path, wish: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(DataError, match=part):
+        train(Wish(**{"corpus": [corpus], "vocab_size": 700, "out": tmp_path / "t", **wish}))
+    assert not (tmp_path / "t").exists()
+
+
 def test_transformers_opens_what_was_trained(corpus: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -135,6 +188,10 @@ def test_transformers_opens_what_was_trained(corpus: Path, tmp_path: Path) -> No
         ({"vocab_size": 256}, "257 entries"),
         ({"vocab_size": 260, "fim": True}, "5 special tokens are 261 entries"),
         ({"sample": "much"}, "is no size"),
+        ({"special": ["the"]}, r"'the' could be a word of text; write it like <\|the\|>"),
+        ({"special": ["a"]}, "could be a word of text"),
+        ({"special": [" "]}, r"write it like <\|x\|>"),
+        ({"kind": "wordpiece", "special": ["the"]}, "could be a word of text"),
     ],
 )
 def test_what_cannot_be_made_is_told(corpus: Path, tmp_path: Path, wish: dict[str, Any], part: str) -> None:

@@ -61,10 +61,11 @@ def part(done: Part, seconds: float) -> str:
 def trained(result: Trained) -> str:
     """The summary of `train-tokenizer`."""
     short = f" of {result.asked:,} asked for: the sample has no more to learn"
+    part = f", {result.share:.1%} of the corpus; --sample takes more" if result.share < 1 else ""
     rows = [
-        ("learned from", f"{result.documents:,} documents, {result.characters:,} characters"),
+        ("learned from", f"{result.documents:,} documents, {result.characters:,} characters{part}"),
         ("vocabulary", f"{result.vocab_size:,} entries{short if result.vocab_size < result.asked else ''}"),
         ("memory", f"{quantity(result.peak, 'bytes')} at most"),
         ("written", str(result.path)),
     ]
-    return f"{lines(rows)}\ncompression\n{table(result.compression)}"
+    return f"{lines(rows)}\ncompression of some of the text it learned from\n{table(result.compression)}"

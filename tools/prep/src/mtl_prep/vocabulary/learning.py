@@ -6,6 +6,7 @@ numbers its characters as a hash table lies in memory, and its unigram trainer i
 
 import io
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,9 @@ from mtl_common.log import progress
 END = "<|endoftext|>"
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000  # characters that a WordPiece vocabulary knows; rarer ones are unknown
+ALPHABET_SHARE = (
+    4  # of a small vocabulary at most every fourth entry; each is there twice, as a beginning too
+)
 SPACE = "\u2581"  # how sentencepiece writes one
 NEVER = 100.0  # by how much the score of a piece that text must not spell lies below all others
 LINE = 4000  # bytes of a line, at most, that sentencepiece learns from
@@ -48,6 +52,14 @@ def _told(texts: Iterable[str], size: int) -> Iterator[Iterator[str]]:
         thread.join()
 
 
+def spellable(token: str, kind: str) -> bool:
+    """Whether a BPE or WordPiece vocabulary could learn a special token as a word of text."""
+    from tokenizers import pre_tokenizers
+
+    words = pre_tokenizers.BertPreTokenizer() if kind == "wordpiece" else pre_tokenizers.ByteLevel(False)
+    return len(words.pre_tokenize_str(token)) < 2
+
+
 def byte_level(texts: Iterable[str], size: int, specials: Sequence[str]) -> dict[str, Any]:
     """A tokenizer.json of GPT-2's kind: `specials` are its first ids, every byte is a token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -64,13 +76,13 @@ def byte_level(texts: Iterable[str], size: int, specials: Sequence[str]) -> dict
     return json.loads(tokenizer.to_str())  # type: ignore[no-any-return]
 
 
-def _alphabet(texts: Iterable[str], normalizer: Any) -> list[str]:
+def _alphabet(texts: Iterable[str], normalizer: Any, limit: int) -> list[str]:
     """The most frequent characters of texts, in the order of code points."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     known = sorted(counts, key=lambda character: (-counts[character], character))
-    return sorted(character for character in known[:ALPHABET] if not character.isspace())
+    return sorted([character for character in known if not character.isspace()][:limit])
 
 
 def word_piece(texts: Iterable[str], size: int, specials: Sequence[str]) -> dict[str, Any]:
@@ -81,7 +93,8 @@ def word_piece(texts: Iterable[str], size: int, specials: Sequence[str]) -> dict
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    alphabet = _alphabet(texts, tokenizer.normalizer)
+    limit = min(ALPHABET, (size - len(specials)) // ALPHABET_SHARE)
+    alphabet = _alphabet(texts, tokenizer.normalizer, limit)
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         # as special tokens the characters inside of words get their numbers in this order
@@ -130,10 +143,14 @@ def sentence_piece(texts: Iterable[str], kind: str, size: int, specials: Sequenc
                 required_chars="".join(sorted(set("".join(["<unk></s>", *specials])) - {" "})),
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
+                allow_whitespace_only_pieces=True,  # code is indented
                 max_sentence_length=LINE + 1,
                 minloglevel=2,
             )
     except RuntimeError as error:
+        if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            least = f"its characters, the bytes and special tokens are {int(found[1]):,}"
+            raise DataError(f"{size:,} entries are too few for this sample: {least}; choose more") from None
         reason = str(error).rpartition("]")[2].strip() or str(error)
         raise DataError(f"sentencepiece cannot learn {size:,} entries from this sample: {reason}") from None
     return model.getvalue()
@@ -163,10 +180,10 @@ def as_tokenizer_json(model: bytes) -> dict[str, Any]:
             "normalizers": [{"type": "Prepend", "prepend": SPACE}, _replaced(" ", SPACE)],
         },
         "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": SPACE,
-            "prepend_scheme": "never",
-            "split": True,
+            "type": "Split",
+            "pattern": {"Regex": f"{SPACE}+[^{SPACE}]*|[^{SPACE}]+"},  # no piece goes on behind a word
+            "behavior": "Isolated",
+            "invert": False,
         },
         "post_processor": None,
         "decoder": {

@@ -85,11 +85,15 @@ class Wish:
 
 @dataclass(frozen=True)
 class Trained:
-    """A new tokenizer: asked-for and true size, what it makes of its sample, and the most memory it took."""
+    """A new tokenizer: asked-for and true size, what it makes of its sample, and the most memory it took.
+
+    `share` of the corpus is in the sample, whose documents and characters are told.
+    """
 
     path: Path
     asked: int
     vocab_size: int
+    share: float
     documents: int
     characters: int
     compression: Sequence[Compression]
@@ -122,6 +126,13 @@ def _check(wish: Wish) -> None:
     twice = next((token for token in tokens if tokens.count(token) > 1 or not token), None)
     if twice is not None:
         raise UsageError(f"the special token {twice!r} is there already, or empty; name each once")
+    word = next(
+        (t for t in wish.asked if not wish.by_sentencepiece and learning.spellable(t, wish.kind)), None
+    )
+    if word is not None:
+        raise UsageError(
+            f"--special {word!r} could be a word of text; write it like <|{word.strip() or 'x'}|>"
+        )
     if wish.vocab_size < wish.smallest:
         what = "" if wish.kind == "wordpiece" else f"{BYTES} bytes and "
         specials = tokens[0] if len(tokens) == 1 else f"{len(tokens)} special tokens"
@@ -178,6 +189,19 @@ def _learn(wish: Wish, texts: Drawn) -> tuple[bytes, dict[str, Any]]:
     return ranks, config | {"added_tokens_decoder": added}
 
 
+def _learn_from_some(wish: Wish, texts: Drawn) -> tuple[bytes, dict[str, Any]]:
+    """What `_learn` gives; raises DataError for no documents, of which libraries say something else."""
+    files = None
+    try:
+        files = _learn(wish, texts)
+    except DataError:
+        if texts.documents:
+            raise
+    if files is None or not texts.documents:
+        raise DataError("no documents in the corpus, or none in so small a sample; see --sample")
+    return files
+
+
 def _dumped(content: dict[str, Any]) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=1).encode() + b"\n"
 
@@ -216,16 +240,20 @@ def _train(wish: Wish, corpus: Corpus) -> Trained:
         parse_size(wish.sample or SAMPLE["unigram" if wish.by_sentencepiece else wish.kind]),
     )
     texts = Drawn(Reading(corpus.sources, wish.text_key, 1 << 24, wish.errors), size)
-    files = _learn(wish, texts)
-    if not texts.documents:
-        raise DataError("no documents in the corpus, or none in so small a sample; see --sample")
+    files = _learn_from_some(wish, texts)
     with TemporaryDirectory() as folder:
         tokenizer = _opened(Path(folder), wish, files)
         rows = measured(tokenizer, texts.kept)
-        report = {"vocab_size": tokenizer.vocab_size, "kinds": [row.written() for row in rows]}
+        sample = {
+            "share": round(texts.share, 4),
+            "documents": texts.documents,
+            "characters": texts.characters,
+        }
+        kinds = [row.written() for row in rows]
+        report = {"vocab_size": tokenizer.vocab_size, "sample": sample, "kinds": kinds}
         (Path(folder) / REPORT).write_bytes(_dumped(report))
         _put(Path(folder), path, wish)
-    found = (wish.vocab_size, tokenizer.vocab_size, texts.documents, texts.characters)
+    found = (wish.vocab_size, tokenizer.vocab_size, texts.share, texts.documents, texts.characters)
     return Trained(path, *found, rows, _peak())
 
 
