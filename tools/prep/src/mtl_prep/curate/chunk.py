@@ -23,14 +23,16 @@ Number = int  # of a step, from 1
 
 @dataclass(frozen=True)
 class View:
-    """Some documents of a chunk, ascending, as a batch."""
+    """Some documents of a chunk as a batch: `rows` (n,), ascending, and which of all (documents,)."""
 
     rows: NDArray[np.int64]
+    among: Mask
     batch: Batch
 
-    def serves(self, wanted: NDArray[np.int64], characters: int) -> bool:
-        """Whether it has all wanted documents, and few others."""
-        return characters >= CROWDED * self.batch.lengths.sum() and bool(np.isin(wanted, self.rows).all())
+    def serves(self, wanted: Mask, characters: int) -> bool:
+        """Whether it has all wanted documents (documents,), and few others."""
+        enough = characters >= CROWDED * self.batch.lengths.sum()
+        return bool(enough and not np.any(wanted & ~self.among))
 
 
 class Chunk:
@@ -44,44 +46,40 @@ class Chunk:
         self.fates: NDArray[np.uint8] = np.zeros(len(texts), np.uint8)
         self.reasons = [""] * len(texts)
         self.edits: dict[int, Counter[Edit]] = {}  # of documents that have any
+        self._lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         self._views: list[View] = []  # at most one of many documents, and one of few
 
-    def _wanted(self, step: Step) -> NDArray[np.int64]:
-        """The documents that are still there and meant by the step."""
-        there = np.flatnonzero(self.fates == 0)
-        if not (step.only or step.unless):
-            return there
-        meant = [step.wants(self.records[row], self.sources[row]) for row in there.tolist()]
-        return np.asarray(there[np.array(meant, bool)])
+    def _wanted(self, step: Step) -> Mask:
+        """(documents,) which ones are still there and meant by the step."""
+        return np.asarray(self.fates == KEPT) & step.wants_each(self.records, self.sources)
 
-    def _view(self, wanted: NDArray[np.int64]) -> View:
+    def _view(self, wanted: Mask) -> View:
         """A batch of these documents and perhaps some others."""
-        characters = sum(len(self.texts[row]) for row in wanted.tolist())
+        characters = int(self._lengths[wanted].sum())
         for view in self._views:
             if view.serves(wanted, characters):
                 return view
-        view = View(wanted, Batch([self.texts[row] for row in wanted.tolist()]))
+        rows = np.flatnonzero(wanted)
+        view = View(rows, wanted, Batch([self.texts[row] for row in rows.tolist()]))
         self._views = [*self._views[:1], view]
         return view
 
     def judge(self, number: Number, step: Step, judge: Judge) -> None:
         """Takes a step."""
         wanted = self._wanted(step)
-        if len(wanted):
+        if wanted.any():
             view = self._view(wanted)
-            mask = np.isin(view.rows, wanted)
+            mask = wanted[view.rows]
             self._take(number, judge.judge(view.batch, mask), view.rows, mask)
 
     def sign(self, step: GlobalStep) -> dict[str, NDArray[Any]]:
         """(rows, documents) the signatures; `compared` (1, documents) tells which documents have any."""
         wanted = self._wanted(step)
         view = self._view(wanted)
-        mask = np.isin(view.rows, wanted)
-        signed = {COMPARED: np.zeros((1, len(self.texts)), bool)}
-        signed[COMPARED][:, wanted] = True
+        signed = {COMPARED: wanted[np.newaxis]}
         for name, array in step.sign(view.batch).items():
             signed[name] = np.zeros((len(array), len(self.texts)), array.dtype)
-            signed[name][:, wanted] = array[:, mask]
+            signed[name][:, wanted] = array[:, wanted[view.rows]]
         return signed
 
     def _take(self, number: Number, verdict: Verdict, rows: NDArray[np.int64], wanted: Mask) -> None:
@@ -90,7 +88,7 @@ class Chunk:
         for i, text in verdict.texts.items():
             row = int(rows[i])
             if wanted[i] and not self.fates[row]:
-                self.texts[row] = text
+                self.texts[row], self._lengths[row] = text, len(text)
                 self._views = []
                 if not text:
                     self._remove(row, number, NOTHING_LEFT)

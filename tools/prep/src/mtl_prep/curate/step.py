@@ -2,8 +2,9 @@
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -18,6 +19,7 @@ Count = StrictInt | Literal[False]
 Share = Annotated[StrictFloat, Field(ge=0)] | Literal[False]
 SOURCE = "source"
 PATTERN = frozenset("*?[")
+MEANT = 4096  # answers that are remembered
 
 
 class Verdict:
@@ -84,13 +86,31 @@ class Step(Settings):
 
     def wants(self, record: Mapping[str, Any], source: str) -> bool:
         """Whether the document of a record is looked at."""
+        return self._has_all(tuple(source if key == SOURCE else record.get(key) for key in self._asked))
 
-        def has(key: str, asked: Any) -> bool:
-            return _matches(source if key == SOURCE else record.get(key), asked)
+    def wants_each(self, records: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Mask:
+        """(documents,) which documents are looked at."""
+        if not self._asked:
+            return np.ones(len(records), bool)
+        meant = lru_cache(MEANT, typed=True)(self._has_all)
+        found = np.empty(len(records), bool)
+        for i, (record, source) in enumerate(zip(records, sources, strict=True)):
+            values = tuple(source if key == SOURCE else record.get(key) for key in self._asked)
+            try:
+                found[i] = meant(values)
+            except TypeError:  # a list or an object
+                found[i] = self._has_all(values)
+        return found
 
-        return all(has(*pair) for pair in self.only.items()) and not any(
-            has(*pair) for pair in self.unless.items()
-        )
+    @cached_property
+    def _asked(self) -> tuple[str, ...]:
+        """The keys whose values decide."""
+        return (*self.only, *self.unless)
+
+    def _has_all(self, values: tuple[Any, ...]) -> bool:
+        """Whether the values of the keys asked for are those of a document that is looked at."""
+        has = [*map(_matches, values, (*self.only.values(), *self.unless.values()))]
+        return all(has[: len(self.only)]) and not any(has[len(self.only) :])
 
     def inputs(self, base: Path) -> list[Path]:
         """The files that decide what it does; `base` is where relative paths begin."""
