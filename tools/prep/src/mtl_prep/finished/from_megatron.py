@@ -15,6 +15,7 @@ from mtl_common.bins import (
     Sentences,
     Shard,
     Shards,
+    Sizes,
     Source,
     TokenizerFacts,
     about,
@@ -63,12 +64,26 @@ class _Reading:
         self.ended = self.several = self.documents = self.empty_sequences = 0
         self._in_sequences = pair.in_sequences
 
+    def sizes(self, limit: int) -> Sizes:
+        """How large shards of at most `limit` tokens will be; reads only the last id of documents."""
+        sizes = Sizes(limit)
+        for first, last in self._pair.parts():
+            batch = self._batch(first, last)
+            lengths = np.diff(batch.offsets)
+            filled, ends = lengths > 0, batch.offsets[1:]
+            endless = batch.ids[ends[filled] - 1] != self._facts.eod
+            inner = None if batch.sentences is None else np.diff(batch.sentences.offsets)[filled]
+            sizes.add(lengths[filled] + endless, inner)
+        return sizes
+
     def batches(self) -> Iterator[tuple[Batch, int]]:
         """The documents with any tokens, and how many tokens of the files each batch stands for."""
         for first, last in self._pair.parts():
             batch = self._batch(first, last)
             self._check_ids(batch)
             self.empty_sequences += self._empty(first, last)
+            if batch.sentences is not None:
+                self.several += int((np.diff(batch.sentences.offsets) > 1).sum())
             kept = self._with_ends(batch.keep(np.diff(batch.offsets) > 0))
             self.documents += len(kept.record)
             yield kept, len(batch.ids)
@@ -97,7 +112,6 @@ class _Reading:
         document = np.repeat(np.arange(len(sequences) - 1), np.diff(sequences))
         filled = np.diff(starts) > 0
         counts = np.bincount(document[filled], minlength=len(sequences) - 1)
-        self.several += int((counts > 1).sum())
         inside = (starts[:-1] - tokens[document])[filled]
         return Sentences(inside.astype(np.uint32), np.concatenate([[0], np.cumsum(counts)]))
 
@@ -168,10 +182,11 @@ def from_megatron(request: Request) -> Imported:
     pair, tokenizer = Pair(request.prefix), load(request.tokenizer)
     facts = _facts(tokenizer, request.eod)
     reading, dtype = _Reading(pair, facts, request.add_eod), dtype_for(facts.vocab_size)
+    names, sizes = about(facts.fingerprint, dtype, facts.eod), reading.sizes(request.shard_tokens)
     with staged(request.out) as place:
         with (
             progress("convert", len(pair.ids), "tokens") as shown,
-            Shards(place, dtype, about(facts.fingerprint, dtype, facts.eod), request.shard_tokens) as shards,
+            Shards(place, dtype, names, request.shard_tokens, sizes.shards) as shards,
         ):
             for batch, tokens in reading.batches():
                 shards.append(batch)
