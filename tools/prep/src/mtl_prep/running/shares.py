@@ -21,9 +21,12 @@ class Share:
 def parse_share(text: str) -> Share:
     """`"3/64"` -> the third of 64; raises UsageError for anything else."""
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    share = Share(int(found[1]), int(found[2])) if found else None
-    if share is None or not 1 <= share.number <= share.of:
+    if not found:
         raise UsageError(f"--task {text} is no task of an array job; write it like 3/64, from 1/64 to 64/64")
+    share = Share(int(found[1]), int(found[2]))
+    if not 1 <= share.number <= share.of:
+        from_0 = ", so add 1 to those of an array from 0" if share.number == 0 < share.of else ""
+        raise UsageError(f"--task {text} is none: {share.of} tasks are numbered from 1 to {share.of}{from_0}")
     return share
 
 
