@@ -8,7 +8,7 @@ command line.
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,17 @@ class Settings(BaseModel):
 
 S = TypeVar("S", bound=Settings)
 Key = tuple[str, ...]
+WORDS = {  # pydantic's for what TOML has
+    "a valid dictionary": "a table",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid string": "a string",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "True": "true",
+    "False": "false",
+}
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -118,9 +129,29 @@ def _section(model: type[BaseModel], key: Key) -> type[BaseModel] | None:
     return section  # type: ignore[no-any-return]
 
 
-def _told(model: type[BaseModel], error: ErrorDetails, origins: Mapping[Key, str]) -> str:
-    """One sentence for one problem that pydantic found."""
-    key = tuple(map(str, error["loc"]))
+def _first(model: type[BaseModel], errors: Sequence[ErrorDetails]) -> tuple[Key, Sequence[ErrorDetails]]:
+    """The key of the first problem, and its errors: one for each kind that a value may be of and is not."""
+    key = tuple(map(str, errors[0]["loc"]))
+    if len(key) > 1 and _section(model, key[:-1]) is None:
+        alike = [one for one in errors if one["loc"][:-1] == errors[0]["loc"][:-1]]
+        if len(alike) > 1 and all(one["input"] == errors[0]["input"] for one in alike):
+            return key[:-1], alike
+    return key, errors[:1]
+
+
+def _rule(errors: Sequence[ErrorDetails]) -> str:
+    """What a value should be, in the words of TOML; one of several kinds has an error for each."""
+    rules = [error["msg"].removeprefix("Value error, ").replace("Input should be", "") for error in errors]
+    told = " or ".join(rule.strip() for rule in rules)
+    for word, ours in WORDS.items():
+        told = told.replace(word, ours)
+    return f"it should be {told}" if "Input should be" in errors[0]["msg"] else told
+
+
+def _told(model: type[BaseModel], errors: Sequence[ErrorDetails], origins: Mapping[Key, str]) -> str:
+    """One sentence for the first problem that pydantic found."""
+    key, errors = _first(model, errors)
+    error = errors[0]
     name = ".".join(key)
     origin = next((origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in origins), "")
     where = f" in {origin}" if origin else ""
@@ -131,8 +162,7 @@ def _told(model: type[BaseModel], error: ErrorDetails, origins: Mapping[Key, str
         return f"{name} has no value; set it in the file or with --set {name}=VALUE"
     if error["type"] == "model_type":
         return f"{name} is a section{where}; set its keys one by one, as {name}.KEY"
-    rule = error["msg"].replace("Input should", "it should").removeprefix("Value error, ")
-    return f"{name} is {json.dumps(error['input'], default=str)}{where}; {rule}"
+    return f"{name} is {json.dumps(error['input'], default=str)}{where}; {_rule(errors)}"
 
 
 def validate(model: type[S], values: Mapping[str, Any], origins: Mapping[Key, str] | None = None) -> S:
@@ -140,7 +170,7 @@ def validate(model: type[S], values: Mapping[str, Any], origins: Mapping[Key, st
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_told(model, error.errors()[0], origins or {})) from None
+        raise ConfigError(_told(model, error.errors(), origins or {})) from None
 
 
 def resolve(

@@ -32,8 +32,8 @@ app = typer.Typer()
 CLEAN = "clean"  # inside of bins, what `tokenize --curate` makes them of
 
 
-def _curated(request: "Request") -> None:
-    """Makes a clean corpus, unless it is there, and shows what was removed."""
+def _curated(request: "Request") -> bool:
+    """Makes a clean corpus, unless it is there, and shows what was removed; whether anything stays."""
     from mtl_prep.curate import report, run
     from mtl_prep.running.trouble import stoppable
 
@@ -41,6 +41,7 @@ def _curated(request: "Request") -> None:
     with stoppable():
         outcome = run.curate(request)
     print(report.curated(outcome, request, time.monotonic() - began))
+    return outcome.manifest.kept.documents > 0
 
 
 def curated_first(recipe: Path, wish: "tokenize.Request") -> "tokenize.Request":
@@ -86,10 +87,13 @@ def finished(out: Path, workers: int, max_bad: str | None) -> None:
     with stoppable():
         outcome, request = array_job.finish_shares(out, workers, max_bad)
     print(report.curated(outcome, request, time.monotonic() - began))
-    _tokenize_next(request)
+    _tokenize_next(request, outcome.manifest.kept.documents > 0)
 
 
-def _tokenize_next(request: "Request") -> None:
+def _tokenize_next(request: "Request", something: bool) -> None:
+    if not something:
+        next_command(f"nothing is left; mend the recipe, see {request.out}/removed for what each step took")
+        return
     again = typed_again(request.text_key, shape=request.shape, keys=request.keys)
     options = f"--tokenizer TOKENIZER --out bins{again}"
     next_command(f"mtl-prep tokenize {shlex.quote(str(request.out))} {options}")
@@ -137,8 +141,7 @@ def curate_corpus(
         keys=keys,
     )
     if task is None:
-        _curated(request)
-        _tokenize_next(request)
+        _tokenize_next(request, _curated(request))
         return
     began = time.monotonic()
     with stoppable():

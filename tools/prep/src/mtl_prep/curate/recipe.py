@@ -91,6 +91,8 @@ def read_recipe(file: Path) -> Recipe:
         tables = tomllib.loads(file.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"no recipe {file}; check the path") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{file} is a directory; name the recipe, a TOML file, before the corpus") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file} cannot be read as TOML: {error}") from None
     large = {} if isinstance(tables.get(LARGE), dict) else {LARGE: tables.pop(LARGE, "bad")}

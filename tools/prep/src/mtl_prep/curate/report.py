@@ -58,9 +58,11 @@ def curated(outcome: Outcome, request: Request, seconds: float) -> str:
         )
     reasons = f" ({told(bad)})" if bad else ""
     large = f"large    {manifest.large:,} of the kept: only exact_duplicates and pii looked at them"
+    passed = f"passed   over {told(corpus.skipped)}"
     return "\n".join(
         [
             first,
+            *([passed] if corpus.skipped else []),
             f"records  {records:,} = {manifest.read.documents:,} documents + {bad.total():,} bad{reasons}",
             *_steps(manifest),
             *([large] if manifest.large else []),

@@ -15,7 +15,7 @@ from pydantic import Field, StrictFloat, StrictInt
 from mtl_common.config import Settings
 from mtl_prep.curate.batch import Batch, Mask
 
-Count = StrictInt | Literal[False]
+Count = Annotated[StrictInt, Field(ge=0)] | Literal[False]
 Share = Annotated[StrictFloat, Field(ge=0)] | Literal[False]
 SOURCE = "source"
 PATTERN = frozenset("*?[")
