@@ -6,6 +6,7 @@ The samples of comparisons hold only documents that no later step would remove: 
 import json
 from collections.abc import Sequence
 from heapq import nsmallest
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +38,12 @@ class Repeat(NamedTuple):
     unit: str
     document: int
     original: int
-    place: dict[str, Any]
+    source: str
+    record: int
+
+
+def _in_order(repeat: Repeat) -> tuple[str, int]:
+    return repeat.unit, repeat.document
 
 
 class Removed:
@@ -52,14 +58,8 @@ class Removed:
     def add(self, unit: Decided) -> None:
         """Takes in those of a unit that may be in a sample."""
         for step, drawn in drawn_of(self._directory, unit.name).items():
-            found = [
-                Found(
-                    one.number,
-                    self._place(unit, one.place) | {"reason": unit.why(one.place), "text": one.text},
-                )
-                for one in drawn
-                if unit.fates[one.place] == step and unit.originals[one.place] < 0
-            ]
+            own = [d for d in drawn if unit.fates[d.place] == step and unit.originals[d.place] < 0]
+            found = [Found(one.number, self._shown(unit, one)) for one in own]
             self._found[step] = nsmallest(SIZE, self._found.get(step, []) + found, key=lambda one: one.number)
         written = (unit.originals >= 0) & (unit.facts["size"] > 0) & ~unit.facts["large"]
         for step in np.unique(unit.fates[written]).tolist():
@@ -71,17 +71,17 @@ class Removed:
         drawn = numbers(unit.name, documents)
         some = np.argsort(drawn, kind="stable")[:SIZE]
         return [
-            Repeat(number, unit.name, document, int(unit.originals[document]), self._place(unit, document))
+            Repeat(number, unit.name, document, int(unit.originals[document]), *self._place(unit, document))
             for number, document in zip(drawn[some].tolist(), documents[some].tolist(), strict=True)
         ]
 
     def _shown(self, unit: Decided, drawn: Drawn) -> dict[str, Any]:
-        return self._place(unit, drawn.place) | {"reason": unit.why(drawn.place), "text": drawn.text}
+        source, record = self._place(unit, drawn.place)
+        return {"source": source, "record": record, "reason": unit.why(drawn.place), "text": drawn.text}
 
-    def _place(self, unit: Decided, document: int) -> dict[str, Any]:
+    def _place(self, unit: Decided, document: int) -> tuple[str, int]:
         fact = unit.facts[document]
-        name = self._reading.sources[int(fact["source"])].name
-        return {"source": name, "record": int(fact["record"]) + unit.line}
+        return self._reading.sources[int(fact["source"])].name, int(fact["record"]) + unit.line
 
     def _original(self, document: int) -> str:
         """Where a document of the corpus stands."""
@@ -95,13 +95,24 @@ class Removed:
         step = self._recipe.steps[number - 1][1]
         if not isinstance(step, GlobalStep):
             return [one.shown for one in self._found.get(number, [])]
-        shown = []
-        for one in self._repeats.get(number, []):
-            reason = f"{step.reason} {self._original(one.original)}"
-            shown.append(one.place | {"reason": reason, "text": self._text(one.unit, one.document)})
-        return shown
+        repeats = self._repeats.get(number, [])
+        texts = self._texts(repeats)
+        return [
+            {
+                "source": one.source,
+                "record": one.record,
+                "reason": f"{step.reason} {self._original(one.original)}",
+                "text": texts[one],
+            }
+            for one in repeats
+        ]
 
-    def _text(self, unit: str, document: int) -> str:
-        """How a document begins that was written down."""
-        (line,) = (b"".join(pieces) for _, pieces in lines_of(self._directory, unit, [document]))
-        return judged(self._reading).of(json.loads(line))[:SHOWN]  # orjson takes no half surrogate pairs
+    def _texts(self, repeats: list[Repeat]) -> dict[Repeat, str]:
+        """How documents begin that were written down; each unit is read once."""
+        key, found = judged(self._reading), dict[Repeat, str]()
+        for unit, several in groupby(sorted(repeats, key=_in_order), key=lambda one: one.unit):
+            own = {one.document: one for one in several}
+            for document, pieces in lines_of(self._directory, unit, own):
+                record = json.loads(b"".join(pieces))  # orjson takes no half surrogate pairs
+                found[own[document]] = key.of(record)[:SHOWN]
+        return found
