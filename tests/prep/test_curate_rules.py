@@ -1,5 +1,6 @@
 """Each step of curation by itself: what it removes or edits, and why."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import orjson
 import pytest
 
 from mtl_common.errors import ConfigError, DataError, UsageError
-from mtl_prep.curate.batch import Batch
+from mtl_prep.curate.batch import Batch, compiled
 from mtl_prep.curate.c4 import C4
 from mtl_prep.curate.contamination import Contamination
 from mtl_prep.curate.fineweb import FineWeb
@@ -331,6 +332,13 @@ def test_only_and_unless_choose_documents(record: Mapping[str, Any], meant: bool
 
 
 def test_a_step_without_its_library_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "fasttext", None)
+    monkeypatch.setitem(sys.modules, "fasttext", None)
     with pytest.raises(UsageError, match=r"pip install .*curate"):
         Language().begin(Path())
+
+
+def test_without_a_compiler_the_rules_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mtl_prep.curate.loops", None)
+    compiled.cache_clear()
+    with pytest.raises(UsageError, match=r"numba; install it with pip install .*curate"):
+        Length(min_words=2).begin(Path()).judge(Batch(["a"]), np.ones(1, bool))

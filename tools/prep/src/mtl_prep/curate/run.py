@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 
+import numpy as np
 import orjson
 
 from mtl_common import bins
@@ -18,6 +19,7 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_prep.corpus.cleaned import MANIFEST
 from mtl_prep.corpus.find import check_unchanged
+from mtl_prep.curate.batch import Batch
 from mtl_prep.curate.decide import DECIDED, Decision, decide, decision
 from mtl_prep.curate.examine import Examine, begun_steps
 from mtl_prep.curate.files import durable
@@ -26,6 +28,7 @@ from mtl_prep.curate.recipe import read_recipe
 from mtl_prep.curate.removed import Removed
 from mtl_prep.curate.request import Outcome, Part, Request
 from mtl_prep.curate.shards import Cut, Packing, shard_name, sizes_of
+from mtl_prep.curate.step import GlobalStep
 from mtl_prep.curate.totals import Totals, units_decided
 from mtl_prep.journal import Journal
 from mtl_prep.running.handing import Handing
@@ -69,8 +72,18 @@ class Curating:
         return Outcome(manifest, self.plan.corpus, already=True)
 
     def check_steps(self) -> None:
-        """Raises what steps raise that lack a library or a file: before the work."""
-        begun_steps(self.recipe)
+        """Takes all steps once: what they lack is told, and loops are compiled, before the work.
+
+        Raises what steps raise that lack a library or a file.
+        """
+        judges, text = begun_steps(self.recipe), Batch(["It is tried on this."])
+        with progress("prepare rules (compiled once, then kept)", len(self.recipe.steps), "steps") as shown:
+            for number, (_, step) in enumerate(self.recipe.steps, 1):
+                if isinstance(step, GlobalStep):
+                    step.sign(text)
+                else:
+                    judges[number].judge(text, np.ones(len(text), bool))
+                shown.advance(1)
 
     def begin(self) -> None:
         """Begins a run, or finds one that was begun alike; raises UsageError for another one."""
