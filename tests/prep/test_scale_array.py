@@ -15,6 +15,7 @@ import pytest
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus.find import find
 from mtl_prep.journal import Journal
+from mtl_prep.running import stages
 from mtl_prep.running.array_job import finish_shares, tokenize_share
 from mtl_prep.running.plan import Plan, decide
 from mtl_prep.running.shares import Share, parse_share, ranges
@@ -265,3 +266,27 @@ def test_tasks_and_finish_killed_at_random_moments_run_again(
             break
     assert kills >= 3
     assert all_bytes(out) == all_bytes(whole)
+
+
+class Late(Journal):
+    """A journal on a file server that shows notes of others after some looks."""
+
+    looks = 0
+
+    def refresh(self) -> None:
+        self.looks += 1
+        if self.looks > 3:
+            super().refresh()
+
+
+def test_notes_that_a_file_server_shows_late_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Late(tmp_path)
+    Journal(tmp_path).write("unit-1", {})
+    monkeypatch.setattr(stages.time, "sleep", lambda _: None)
+    stages.catch_up(late, ["unit-1"], late.has)
+    assert late.looks == 4
+    monkeypatch.setattr(stages, "LATE", 0)
+    with pytest.raises(DataError, match="notes of 1 finished pieces of work are not to be seen in"):
+        stages.catch_up(late, ["unit-1", "unit-2"], late.has)

@@ -19,6 +19,7 @@ from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_prep.corpus.cleaned import MANIFEST
 from mtl_prep.corpus.find import check_unchanged
+from mtl_prep.corpus.units import is_done
 from mtl_prep.curate.batch import Batch
 from mtl_prep.curate.decide import DECIDED, Decision, decide, decision
 from mtl_prep.curate.examine import Examine, begun_steps
@@ -38,6 +39,7 @@ from mtl_prep.running.plan import begun, compare, decided, undone_if_refused
 from mtl_prep.running.plan import decide as write_down
 from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
+from mtl_prep.running.stages import catch_up
 from mtl_prep.running.tally import BAD, Tally, check, described, parse_max_bad, quarantined, tally
 from mtl_prep.running.trouble import disk_told
 
@@ -99,6 +101,7 @@ class Curating:
         with shown("examine", left) as advance:
             for amount in self.runner.run(job, left.tasks, Handing(self.reading, journal.directory)):
                 advance(amount)
+        catch_up(journal, left.tasks, lambda task: is_done(task, journal))
         return Part(share, len(left.tasks), left.size)
 
     @cached_property
@@ -147,7 +150,7 @@ class Curating:
         with progress("pack", cut.size, "bytes") as shown:
             for amount in self.runner.run(Packing(self.request.out, self.examined, names), left):
                 shown.advance(amount)
-        journal.refresh()
+        catch_up(journal, [shard_name(pack.number) for pack in packs], journal.has)
         return tuple(Shard.model_validate(journal.read(shard_name(pack.number))) for pack in packs)
 
     def _manifest(

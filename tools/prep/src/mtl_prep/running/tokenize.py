@@ -17,7 +17,7 @@ from typing import Any
 from mtl_common import bins
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
 from mtl_prep.corpus.find import Corpus, Split
-from mtl_prep.corpus.units import Errors, Reading
+from mtl_prep.corpus.units import Errors, Reading, is_done
 from mtl_prep.encoding.composers import Composition, parse_composition
 from mtl_prep.encoding.engine import InexactError, distrust, fitting, forget_distrusted, to_load, trusted
 from mtl_prep.encoding.shapes import keys_asked
@@ -32,7 +32,7 @@ from mtl_prep.running.runners import Runner, runner
 from mtl_prep.running.shares import Share
 from mtl_prep.running.shuffle import PIECE_TOKENS
 from mtl_prep.running.shuffling import Order
-from mtl_prep.running.stages import forget_lost
+from mtl_prep.running.stages import catch_up, forget_lost
 from mtl_prep.running.stdin import found
 from mtl_prep.running.tally import parse_max_bad
 from mtl_prep.running.trouble import disk_told
@@ -221,7 +221,7 @@ class Tokenizing:
             for step in self.runner.run(job, left.tasks, Handing(job.reading, journal.directory)):
                 documents += step.documents
                 advance(step.amount, f"{documents:,} documents")
-        journal.refresh()
+        catch_up(journal, left.tasks, lambda task: is_done(task, journal))
         return Part(share, len(left.tasks), left.size, documents)
 
     def finish(self, job: Job, journal: Journal) -> Outcome:
