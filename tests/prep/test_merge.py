@@ -174,7 +174,8 @@ def test_16_and_32_bits(tmp_path: Path) -> None:
     done = prep("merge", narrow, wide, "--out", tmp_path / "merged")
     assert done.returncode == 2
     assert done.stderr == (
-        f'error: {narrow} and {wide} cannot be merged: id type is "uint16" of one, "uint32" of the other\n'
+        f'error: {narrow} and {wide} cannot be merged: id type is "uint16" of one, "uint32" of the other; '
+        f"tokenize the other corpus anew with --tokenizer {narrow}/tokenizer\n"
     )
     assert not (tmp_path / "merged").exists()
 
@@ -206,6 +207,18 @@ def test_the_same_documents_twice_are_refused(make: Make, corpora: list[Path], t
             UsageError, match=r"b\.jsonl is in .*one and in .*, with 1 documents? in both.*once"
         ):
             merge(Request(paths, tmp_path / "merged"))
+
+
+def test_parts_that_do_not_add_up_are_told(make: Make, corpora: list[Path], tmp_path: Path) -> None:
+    merge(Request([make(path, name=f"part-{path.stem}").path for path in corpora], tmp_path / "merged"))
+    manifest = read_manifest(tmp_path / "merged")
+    one, *others = manifest.parts or ()
+    wrong = one.model_copy(update={"documents": one.documents + 1, "sources": 2})
+    write_manifest(tmp_path / "merged", manifest.model_copy(update={"parts": (wrong, *others)}))
+    assert list(verify(tmp_path / "merged")) == [
+        f"{tmp_path}/merged/manifest.json: it counts 24 documents, the parts that it was merged of 25",
+        f"{tmp_path}/merged/manifest.json: it counts 14 sources, the parts that it was merged of 15",
+    ]
 
 
 def test_what_was_split_is_merged_again(make: Make, corpora: list[Path], tmp_path: Path) -> None:

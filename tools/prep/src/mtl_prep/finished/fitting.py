@@ -27,16 +27,21 @@ def _traits(bins: Bins) -> dict[str, Any]:
     }
 
 
+def _remedy(name: str, first: Bins) -> str:
+    if "column" in name:
+        return "tokenize both corpora with the same --shape and --sentences"
+    return f"tokenize the other corpus anew with --tokenizer {first.tokenizer}"
+
+
 def check_traits(inputs: Sequence[Bins]) -> None:
     """Raises UsageError about the first thing in which bins differ."""
     first, expected = inputs[0], _traits(inputs[0])
     for bins in inputs[1:]:
         for name, value in _traits(bins).items():
             if value != expected[name]:
-                raise UsageError(
-                    f"{first.path} and {bins.path} cannot be merged: {name} is "
-                    f"{json.dumps(expected[name])} of one, {json.dumps(value)} of the other"
-                )
+                pair, one, other = f"{first.path} and {bins.path}", expected[name], value
+                differ = f"{name} is {json.dumps(one)} of one, {json.dumps(other)} of the other"
+                raise UsageError(f"{pair} cannot be merged: {differ}; {_remedy(name, first)}")
 
 
 def shard_tokens(inputs: Sequence[Bins]) -> int:

@@ -27,6 +27,11 @@ def _sums(manifest: Manifest) -> Iterator[str]:
         said, held = getattr(manifest, name), sum(getattr(shard, name) for shard in shards)
         if said != held:
             yield f"it counts {said:,} {name}, its shards {held:,}"
+    for name in ("documents", "tokens", "sources") if manifest.parts else ():
+        whole = len(sources) if name == "sources" else getattr(manifest, name)
+        held = sum(getattr(part, name) for part in manifest.parts or ())
+        if whole != held:
+            yield f"it counts {whole:,} {name}, the parts that it was merged of {held:,}"
     of_sources = sum(source.documents for source in sources)
     if manifest.documents != of_sources:
         yield f"it counts {manifest.documents:,} documents, its sources {of_sources:,}"
@@ -100,6 +105,17 @@ def _by_source(manifest: Manifest, seen: Seen) -> Iterator[str]:
             yield f"{source.path}: the manifest counts {source.documents:,} documents, the shards {held:,}"
 
 
+def _shards(path: Path, manifest: Manifest, done: Done) -> Iterator[str]:
+    """What is wrong with the shards, and when nothing is with what the manifest says of sources."""
+    seen, found = Seen(np.zeros(len(manifest.sources), np.int64)), False
+    for shard in manifest.shards:
+        for problem in shard_problems(path / shard.file, manifest, shard, seen, done):
+            found = True
+            yield f"{path / shard.file}: {problem}"
+    if not found:
+        yield from _by_source(manifest, seen)
+
+
 def verify(path: Path, done: Done = lambda _: None) -> Iterator[str]:
     """What is wrong with bins, a sentence each, naming file and document; nothing when they are whole.
 
@@ -111,17 +127,10 @@ def verify(path: Path, done: Done = lambda _: None) -> Iterator[str]:
     wrong = list(_sums(manifest))
     yield from (f"{path / MANIFEST}: {problem}" for problem in wrong)
     yield from _files(path, manifest)
-    yield from _tokenizer(path / TOKENIZER, manifest)
     yield from _bad(path / BAD, manifest)
-    if manifest.dtype not in TYPES:
-        return
-    seen, found = Seen(np.zeros(len(manifest.sources), np.int64)), False
-    for shard in manifest.shards:
-        for problem in shard_problems(path / shard.file, manifest, shard, seen, done):
-            found = True
-            yield f"{path / shard.file}: {problem}"
-    if not found:
-        yield from _by_source(manifest, seen)
+    if manifest.dtype in TYPES:
+        yield from _shards(path, manifest, done)
+    yield from _tokenizer(path / TOKENIZER, manifest)
 
 
 def check(path: Path) -> Manifest:
