@@ -78,9 +78,13 @@ def byte_level(texts: Iterable[str], size: int, specials: Sequence[str]) -> dict
 
 def _alphabet(texts: Iterable[str], normalizer: Any, limit: int) -> list[str]:
     """The most frequent characters of texts, in the order of code points."""
-    counts: Counter[str] = Counter()
+    written: Counter[str] = Counter()
     for text in texts:
-        counts.update(normalizer.normalize_str(text))
+        written.update(text)
+    counts: Counter[str] = Counter()
+    for character, count in written.items():  # it normalizes them one by one, so it need not see all texts
+        for part in normalizer.normalize_str(character):
+            counts[part] += count
     known = sorted(counts, key=lambda character: (-counts[character], character))
     return sorted([character for character in known if not character.isspace()][:limit])
 
