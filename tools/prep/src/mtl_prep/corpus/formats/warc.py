@@ -5,22 +5,27 @@ text is extracted; other content, requests and descriptions are counted as such.
 """
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from functools import partial
 from typing import Any
 
 from mtl_common.errors import DataError, UsageError
+from mtl_prep.corpus.content import PIECE, Content, discarded, spooled
 from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
+from mtl_prep.corpus.long_text import add_long_text
 from mtl_prep.corpus.parsing import Rules, plain_text
 from mtl_prep.corpus.records import OTHER, BadRecordError, Documents
 from mtl_prep.corpus.unpack import Stream, damaged
 
+Keep = Callable[[Iterator[bytes]], Content]
+
 TOO_LARGE = "too large"
 HELD = ("conversion", "response", "resource")
 ABOUT = {"url": "WARC-Target-URI", "date": "WARC-Date"}
+AS_IT_IS = ("", "utf-8", "us-ascii")
 PLAIN, HTML = "text/plain", ("text/html", "application/xhtml+xml")
 
 
@@ -32,6 +37,7 @@ class _Payload:
     charset: str = ""
     content: bytes = b""
     reason: str = ""
+    long: Content | None = None  # in place of `content`
     about: dict[str, str] = field(default_factory=dict)
 
 
@@ -45,29 +51,38 @@ def _media(record: Any) -> tuple[str, str]:
     return message.get_content_type(), message.get_content_charset("")
 
 
-def _payload(record: Any, name: str, limit: int) -> _Payload:
-    """Reads a record; raises DataError when the file ends in it."""
+def _rest(begun: bytes, stream: Any) -> Iterator[bytes]:
+    yield begun
+    while piece := stream.read(PIECE):
+        yield piece
+
+
+def _payload(record: Any, name: str, limit: int, keep: Keep) -> _Payload:
+    """Reads a record, a long text through `keep`; raises DataError when the file ends in it."""
     media, charset = _media(record)
     if media != PLAIN and media not in HTML:
         return _Payload(reason=OTHER)
-    content = record.content_stream().read(limit + 1)
+    stream = record.content_stream()
+    content, long = stream.read(limit + 1), None
     if len(content) > limit:
-        return _Payload(reason=TOO_LARGE)
+        if media != PLAIN or charset not in AS_IT_IS:
+            return _Payload(reason=TOO_LARGE)
+        content, long = b"", keep(_rest(content, stream))
     if getattr(record.raw_stream, "limit", 1) and record.length:
         raise DataError(f"{name} ends in the middle of a record; mend it or leave it out")
     found = {key: record.rec_headers.get_header(header) for key, header in ABOUT.items()}
     about = {key: value for key, value in found.items() if value}
-    return _Payload(media, charset, content, about=about)
+    return _Payload(media, charset, content, long=long, about=about)
 
 
-def _payloads(source: Source, limit: int, position: list[int]) -> Iterator[_Payload]:
+def _payloads(source: Source, limit: int, position: list[int], keep: Keep) -> Iterator[_Payload]:
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
 
     stream = io.BufferedReader(Stream(source.pieces(position)), 1 << 16)
     try:
         for record in ArchiveIterator(stream):
-            yield _payload(record, source.name, limit)
+            yield _payload(record, source.name, limit, keep)
     except ArchiveLoadFailed as error:
         raise damaged(source.name, "WARC", error) from None
 
@@ -89,13 +104,24 @@ def _text(payload: _Payload, rules: Rules) -> tuple[str, set[str]]:
         from resiliparse.extract.html2text import extract_plain_text
 
         return str(extract_plain_text(_decoded(payload), main_content=True)), set()
-    named = payload.charset not in ("", "utf-8", "us-ascii")
+    named = payload.charset not in AS_IT_IS
     return plain_text(_decoded(payload).encode() if named else payload.content, rules.replace)
+
+
+def _add_long(
+    found: Documents, source: int, record: int, content: Content, about: dict[str, str], rules: Rules
+) -> None:
+    add_long_text(found, source, record, content, rules)
+    if found.giant is not None:
+        found.giant = replace(found.giant, whole=partial(dict, about))
 
 
 def _read(payloads: list[_Payload], source: int, rules: Rules) -> Documents:
     found = Documents(lines=len(payloads))
     for number, payload in enumerate(payloads):
+        if payload.long is not None:
+            _add_long(found, source, number, payload.long, payload.about, rules)
+            continue
         try:
             text, mends = _text(payload, rules)
         except BadRecordError as bad:
@@ -127,12 +153,17 @@ class Warc:
     def blocks(self, part: Part, reading: Reading) -> Iterator[Block]:
         """Blocks of records."""
         source, position = reading.sources[part.source], [0]
-        run, held, told = list[_Payload](), 0, 0
-        for payload in _payloads(source, reading.giant, position):
+        run, held, told, number = list[_Payload](), 0, 0, 0
+
+        def keep(pieces: Iterator[bytes]) -> Content:
+            return spooled(pieces, part.scratch) if part.wanted(number) else discarded(pieces)
+
+        for payload in _payloads(source, reading.giant, position, keep):
             run.append(payload)
             held += len(payload.content)
-            if held >= reading.part_bytes:
-                yield Block(position[0] - told, partial(_read, run, part.source, reading.rules))
-                run, held, told = [], 0, position[0]
+            if payload.long is not None or held >= reading.part_bytes:
+                read = partial(_read, run, part.source, reading.rules)
+                yield Block(position[0] - told, read, stays=payload.long is not None)
+                run, held, told, number = [], 0, position[0], number + 1
         if run:
             yield Block(source.size - told, partial(_read, run, part.source, reading.rules))
