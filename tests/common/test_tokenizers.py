@@ -246,6 +246,22 @@ def test_the_configuration_beside_names_end_start_and_template(directory: Path, 
     assert load(tmp_path / "copy").eod == 1024
 
 
+def test_older_directories_name_special_tokens_in_a_map(directory: Path, tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    names = [(0, END), (1024, "<|im_end|>"), (1025, "<pad>")]
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
+    added = [{"id": id, "content": name, "special": True, **flags} for id, name in names]
+    edited(directory, tmp_path, added_tokens=added)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    named = {"eos_token": {"content": "<|im_end|>", **flags}, "pad_token": "<pad>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(named))
+    library = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert load(tmp_path).eod == library.eos_token_id == 1024
+    assert load(tmp_path).token_names == library.special_tokens_map
+
+
 def test_a_vocabulary_without_some_bytes_tells_which(directory: Path, tmp_path: Path) -> None:
     content = json.loads((directory / "bpe" / "tokenizer.json").read_text("utf-8"))
     lost = [byte_alphabet()[b] for b in (0x04, 0x13)]

@@ -286,9 +286,9 @@ TALK: list[Any] = [ASKED, {"role": "assistant", "content": "b"}]
 BAD: list[tuple[Any, str]] = [
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-        "content holds a part of type image_url",
+        "content has a part of type image_url",
     ),
-    ({"messages": [{"role": "user", "content": ["a"]}]}, "content holds a part of type str"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "content has a part of type str"),
     (
         {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"function": {}}]}]},
         "call of a tool without a name",

@@ -61,7 +61,7 @@ def _content(found: Any) -> str | None:
     for part in found:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text":
-            raise BadRecordError(f"content holds a part of type {str(kind)[:40]}, not only text")
+            raise BadRecordError(f"content has a part of type {str(kind)[:40]}")
         texts.append(string(part.get("text"), "text of content"))
     return "".join(texts)
 
