@@ -236,6 +236,23 @@ def test_what_was_split_is_merged_again(make: Make, corpora: list[Path], tmp_pat
         merge(Request([*parts, bins.path], tmp_path / "again"))
 
 
+def test_parts_of_merged_bins_say_what_they_were_merged_of(
+    make: Make, corpora: list[Path], tmp_path: Path
+) -> None:
+    inputs = [make(path, name=f"part-{path.stem}", shuffle_documents=2) for path in corpora]
+    merge(Request([bins.path for bins in inputs], tmp_path / "merged"))
+    split(Split(tmp_path / "merged", tmp_path / "parts", "a=*/a.*,rest=*"))
+    split(Split(tmp_path / "merged", tmp_path / "drawn", "one=0.5,two=0.5"))
+    for name, expected in (("a", inputs[:1]), ("rest", inputs[1:])):
+        manifest = read_manifest(tmp_path / "parts" / name)
+        assert [(p.documents, p.tokens) for p in manifest.parts or ()] == [
+            (len(b), b.tokens) for b in expected
+        ]
+        assert [p.options["shuffle_documents"] for p in manifest.parts or ()] == [2] * len(expected)
+    for part in ("parts/a", "parts/rest", "drawn/one", "drawn/two"):
+        assert list(verify(tmp_path / part)) == []
+
+
 def test_a_damaged_input_makes_nothing(make: Make, corpora: list[Path], tmp_path: Path) -> None:
     one, two = (make(path, name=path.stem) for path in corpora[:2])
     shard = two.manifest.shards[0]

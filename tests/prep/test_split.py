@@ -1,5 +1,6 @@
 """mtl-prep split: every document in exactly one part, the same part every time, each part complete bins."""
 
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,14 @@ def places(bins: Bins) -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def bins(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Bins:
-    """Sixty documents of two sources in several shards."""
+    """Sixty documents of two sources in several shards; relative paths, which decide what a seed draws."""
     place = tmp_path_factory.mktemp("split")
-    (place / "a.jsonl").write_bytes(json_lines([*TEXTS[:40], ""]))
-    (place / "b.jsonl").write_bytes(json_lines(TEXTS[40:]))
-    corpus = (place / "a.jsonl", place / "b.jsonl")
-    tokenize(Tokenize(corpus, tokenizer, place / "bins", 1, shard_tokens=6000))
+    (place / "in").mkdir()
+    (place / "in" / "a.jsonl").write_bytes(json_lines([*TEXTS[:40], ""]))
+    (place / "in" / "b.jsonl").write_bytes(json_lines(TEXTS[40:]))
+    with chdir(place):
+        corpus = (Path("in/a.jsonl"), Path("in/b.jsonl"))
+        tokenize(Tokenize(corpus, tokenizer, place / "bins", 1, shard_tokens=6000))
     return Bins(place / "bins")
 
 
@@ -60,7 +63,8 @@ def test_shares_by_seed(bins: Bins, tmp_path: Path) -> None:
 
 def test_a_document_stays_in_its_part_wherever_it_stands(bins: Bins, make: Make, tmp_path: Path) -> None:
     """Also when its source comes later, in bins of other shards."""
-    other = make(bins.path.parent / "b.jsonl", name="b", shard_tokens=3000)
+    with chdir(bins.path.parent):
+        other = make(Path("in/b.jsonl"), name="b", shard_tokens=3000)
     for name, path in (("one", bins.path), ("two", other.path)):
         split(Request(path, tmp_path / name, "train=0.6,valid=0.4"))
     valid = [place for place in places(Bins(tmp_path / "one" / "valid")) if place[0].endswith("b.jsonl")]
@@ -83,7 +87,7 @@ def test_in_order(bins: Bins, tmp_path: Path) -> None:
     assert [len(part) for part in parts] == [30, 15, 15]
     check_parts(bins, parts)
     assert [place for part in parts for place in places(part)] == places(bins)
-    assert [source.path for source in parts[0].manifest.sources] == [str(bins.path.parent / "a.jsonl")]
+    assert [source.path for source in parts[0].manifest.sources] == ["in/a.jsonl"]
 
 
 def test_by_source(bins: Bins, tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_by_source(bins: Bins, tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1].startswith("next: mtl-train --data parts/first ")
     parts = [Bins(tmp_path / "parts" / name) for name in ("first", "rest")]
     check_parts(bins, parts)
-    assert {place[0] for place in places(parts[1])} == {str(bins.path.parent / "b.jsonl")}
+    assert {place[0] for place in places(parts[1])} == {"in/b.jsonl"}
     assert [(s.records, s.documents, s.bad) for s in parts[0].manifest.sources] == [(40, 40, {})]
 
 

@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtl_common.bins import TOKENIZER, Batch, Bins, Manifest, Shard, Shards, Sizes, about, write_manifest
+from mtl_common.bins import (
+    TOKENIZER,
+    Batch,
+    Bins,
+    Manifest,
+    Part,
+    Shard,
+    Shards,
+    Sizes,
+    about,
+    write_manifest,
+)
 from mtl_common.errors import DataError
 from mtl_common.log import progress
 from mtl_prep.finished.reading import batches, check_tokenizer, checked
@@ -23,33 +34,57 @@ DEFAULT_SHARD_TOKENS = 1 << 27
 
 @dataclass(frozen=True)
 class _Plan:
-    """What each part will get: (parts, sources) how many documents of every source, and how large shards."""
+    """What each part will get: how many documents and tokens of every source, and how large shards."""
 
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # (parts, sources)
+    tokens: NDArray[np.int64]  # (parts, sources)
     sizes: tuple[Sizes, ...]
 
 
 def _plan(bins: Bins, parts: int, assign: Assign, limit: int) -> _Plan:
     """Reads no ids."""
     sources = len(bins.manifest.sources)
-    counts, sizes = np.zeros(parts * sources, np.int64), tuple(Sizes(limit) for _ in range(parts))
+    counts, tokens = np.zeros((2, parts, sources), np.int64)
+    sizes = tuple(Sizes(limit) for _ in range(parts))
     for first, batch in batches(bins):
         part = assign(batch, first)
         taken = part >= 0
-        np.add.at(counts, part[taken] * sources + batch.source[taken], 1)
         lengths, sentences = np.diff(batch.offsets), batch.sentences
+        np.add.at(counts, (part[taken], batch.source[taken]), 1)
+        np.add.at(tokens, (part[taken], batch.source[taken]), lengths[taken])
         inner = None if sentences is None else np.diff(sentences.offsets)
         for number in np.unique(part[taken]).tolist():
             chosen = part == number
             kept = None if inner is None else inner[chosen]
             sizes[number].add(lengths[chosen], kept, batch.loss is not None)
-    return _Plan(counts.reshape(parts, sources), sizes)
+    return _Plan(counts, tokens, sizes)
+
+
+def _merged_of(
+    whole: Manifest, counts: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> tuple[Part, ...] | None:
+    """What bins that were merged say of their parts, of which (sources,) documents and tokens are left."""
+    if whole.parts is None:
+        return None
+    left, first = [], 0
+    for part in whole.parts:
+        own = slice(first, first + part.sources)
+        first += part.sources
+        sums = {"documents": int(counts[own].sum()), "tokens": int(tokens[own].sum())}
+        if sums["documents"]:
+            update = {**sums, "sources": int((counts[own] > 0).sum())}
+            left.append(part.model_copy(update=update))
+    return tuple(left)
 
 
 def _manifest(
-    bins: Bins, counts: NDArray[np.int64], shards: Sequence[Shard], note: Mapping[str, Any]
+    bins: Bins,
+    counts: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    shards: Sequence[Shard],
+    note: Mapping[str, Any],
 ) -> Manifest:
-    """The manifest of a part: of the sources, those that have documents in it."""
+    """The manifest of a part, given (sources,) its documents and tokens of each; it lists those with any."""
     whole = bins.manifest
     sources = (
         source.model_copy(update={"records": n, "documents": n, "bad": {}, "repaired": {}})
@@ -65,6 +100,7 @@ def _manifest(
         options={**whole.options, **note},
         shards=tuple(shards),
         sources=tuple(sources),
+        parts=_merged_of(whole, counts, tokens),
     )
 
 
@@ -107,8 +143,8 @@ def divide(
         place.mkdir(exist_ok=True)
     made = _write(bins, places, assign, plan, limit)
     manifests = []
-    for place, count, shards, note in zip(places, plan.counts, made, notes, strict=True):
+    for place, count, tokens, shards, note in zip(places, plan.counts, plan.tokens, made, notes, strict=True):
         shutil.copytree(bins.tokenizer, place / TOKENIZER)
-        manifests.append(_manifest(bins, count, shards, note))
+        manifests.append(_manifest(bins, count, tokens, shards, note))
         write_manifest(place, manifests[-1])
     return manifests
