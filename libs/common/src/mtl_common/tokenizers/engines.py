@@ -22,6 +22,7 @@ REFERENCE = "reference"
 AUTO = "auto"
 QUICK = "quick"
 TURBO = "gigatoken"
+CODE_POINTS = 0x110000
 ENGINES = (AUTO, TURBO, "fastokens", "words", "bytes", REFERENCE)
 
 
@@ -37,19 +38,36 @@ class Engine:
 Build = Callable[[], Engine | None]
 
 
-def matching(pattern: str, within_ascii: bool = False) -> Doubts:
-    """Which texts match a pattern in RE2's syntax; one of ASCII alone can only if `within_ascii`."""
+def matching(pattern: str) -> Doubts:
+    """Which texts match a pattern in RE2's syntax."""
 
     def found(texts: Sequence[str]) -> NDArray[np.bool_]:
-        suspects = [i for i, text in enumerate(texts) if within_ascii or not text.isascii()]
-        out = np.zeros(len(texts), bool)
-        if suspects:
-            import pyarrow
-            from pyarrow import compute
+        import pyarrow
+        from pyarrow import compute
 
-            column = pyarrow.array([texts[i] for i in suspects], pyarrow.large_string())
-            matches = compute.match_substring_regex(column, pattern=pattern)
-            out[suspects] = matches.to_numpy(zero_copy_only=False)
+        column = pyarrow.array(list(texts), pyarrow.large_string())
+        matches = compute.match_substring_regex(column, pattern=pattern)
+        return np.asarray(matches.to_numpy(zero_copy_only=False), bool)
+
+    return found
+
+
+def holding(ranges: str) -> Doubts:
+    """Which texts hold a character, not of ASCII, of some ranges of code points: `"0295 1acf-1add"`."""
+    known = np.zeros(CODE_POINTS, bool)
+    for span in ranges.split():
+        first, _, last = span.partition("-")
+        known[int(first, 16) : int(last or first, 16) + 1] = True
+
+    def found(texts: Sequence[str]) -> NDArray[np.bool_]:
+        out = np.zeros(len(texts), bool)
+        suspects = [i for i, text in enumerate(texts) if not text.isascii()]
+        together = "\n".join([texts[i] for i in suspects])
+        codes = np.frombuffer(together.encode("utf-32-le"), np.uint32)
+        places = np.flatnonzero(known.take(codes, mode="clip"))
+        if len(places):
+            stops = np.cumsum([len(texts[i]) + 1 for i in suspects])
+            out[np.array(suspects)[np.searchsorted(stops, places, "right")]] = True
         return out
 
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mtl_common.tokenizers.engines import TURBO, Build, Doubts, Engine, matching
+from mtl_common.tokenizers.engines import TURBO, Build, Doubts, Engine, holding
 from mtl_common.tokenizers.flat import Flat
 
 # Code points whose general category is another in Unicode 17 than in 16: gigatoken has tables of the former,
@@ -25,12 +25,6 @@ SPACE_TO_PCRE2 = "\u180e"
 
 KEPT_MEMORY = 1 << 27  # bytes that gigatoken may add to the process by what it remembers of words
 KEPT_CHARACTERS = 1 << 30  # the bound where the memory of a process cannot be read
-
-
-def _character_class(ranges: str) -> str:
-    """`"0295 1acf-1add"` -> a pattern in RE2's syntax."""
-    spans = (span.partition("-") for span in ranges.split())
-    return "[" + "".join(rf"\x{{{first}}}-\x{{{last or first}}}" for first, _, last in spans) + "]"
 
 
 def fastokens_engine(build: Callable[[Any], Any]) -> Engine | None:
@@ -117,4 +111,4 @@ def gigatoken_engine(build: Callable[[Any], Any], doubts: Doubts | None = None) 
         encode = Renewed(lambda: build(gigatoken.Tokenizer))
     except (RuntimeError, ValueError):
         return None
-    return Engine(TURBO, encode, doubts or matching(_character_class(NEW_IN_UNICODE_17)))
+    return Engine(TURBO, encode, doubts or holding(NEW_IN_UNICODE_17))

@@ -15,7 +15,7 @@ from mtl_common.tokenizers.pieces import marked_piece
 def _builders(path: str, controls: Sequence[str]) -> dict[str, Build]:
     def gigatoken() -> Engine | None:
         # it takes the spelling of a control piece for the piece
-        doubts = matching("|".join(map(re.escape, controls)), within_ascii=True)
+        doubts = matching("|".join(map(re.escape, controls)))
         return gigatoken_engine(lambda library: library.from_sentencepiece(path), doubts)
 
     return {"gigatoken": gigatoken}
