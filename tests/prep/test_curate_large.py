@@ -1,7 +1,6 @@
 """Documents too large to be judged: bad records, or kept as they are but for equal ones and personal data."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from mtl_prep.curate.manifest import Manifest
 from mtl_prep.curate.recipe import read_recipe
 from mtl_prep.curate.request import Request
 from mtl_prep.curate.run import curate
-from mtl_prep.curate.shards import records_in
 from preparing import Make, all_bytes, json_lines, texts_of
 
 GIANT = 20_000
@@ -149,17 +147,3 @@ def test_the_word_for_large_ones_is_checked(tmp_path: Path) -> None:
         read_recipe(tmp_path / "r.toml")
     (tmp_path / "r.toml").write_text('[large]\nkind = "length"\nmin_words = 2\n', "utf-8")
     assert [name for name, _ in read_recipe(tmp_path / "r.toml").steps] == ["large"]
-
-
-def test_records_of_a_stretch_are_those_that_begin_in_it() -> None:
-    drawn = random.Random(4)
-    for _ in range(300):
-        lines = [b"x" * drawn.randrange(12) + b"\n" for _ in range(drawn.randrange(1, 9))]
-        data, begins = b"".join(lines), [0]
-        for line in lines:
-            begins.append(begins[-1] + len(line))
-        cuts = sorted({drawn.randrange(len(data) + 1) for _ in range(3)})
-        pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        start, stop = sorted(drawn.randrange(len(data) + 1) for _ in range(2))
-        expected = [line for line, at in zip(lines, begins, strict=False) if start <= at < stop]
-        assert b"".join(records_in(iter(pieces), start, stop)) == b"".join(expected)

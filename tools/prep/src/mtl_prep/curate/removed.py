@@ -4,14 +4,16 @@ The samples of comparisons hold only documents that no later step would remove: 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mtl_prep.corpus.long_json import add_long_json
+from mtl_prep.corpus.records import Documents
 from mtl_prep.corpus.units import Reading
 from mtl_prep.curate.batch import Mask
 from mtl_prep.curate.facts import facts_of
@@ -61,7 +63,7 @@ class Removed:
             own = [d for d in drawn if unit.fates[d.place] == step and unit.originals[d.place] < 0]
             found = [Found(one.number, self._shown(unit, one)) for one in own]
             self._found[step] = nsmallest(SIZE, self._found.get(step, []) + found, key=lambda one: one.number)
-        written = (unit.originals >= 0) & (unit.facts["size"] > 0) & ~unit.facts["large"]
+        written = (unit.originals >= 0) & (unit.facts["size"] > 0)
         for step in np.unique(unit.fates[written]).tolist():
             earlier, repeats = self._repeats.get(step, []), self._repeats_of(unit, step, written)
             self._repeats[step] = nsmallest(SIZE, earlier + repeats, key=lambda one: one.number)
@@ -112,7 +114,22 @@ class Removed:
         key, found = judged(self._reading), dict[Repeat, str]()
         for unit, several in groupby(sorted(repeats, key=_in_order), key=lambda one: one.unit):
             own = {one.document: one for one in several}
-            for document, pieces in lines_of(self._directory, unit, own):
+            large = facts_of(self._directory, unit)["large"]
+            for document in (d for d in own if large[d]):
+                found[own[document]] = self._beginning(unit, document)
+            for document, pieces in lines_of(self._directory, unit, (d for d in own if not large[d])):
                 record = json.loads(b"".join(pieces))  # orjson takes no half surrogate pairs
                 found[own[document]] = key.of(record)[:SHOWN]
         return found
+
+    def _beginning(self, unit: str, document: int) -> str:
+        """How a large document begins, read in pieces."""
+
+        def line() -> Iterator[bytes]:
+            for _, pieces in lines_of(self._directory, unit, [document]):
+                yield from pieces
+
+        found = Documents()
+        add_long_json(found, 0, 0, line, self._reading.rules)
+        texts = found.texts if found.giant is None else found.giant.pieces()
+        return "".join(islice(texts, 1))[:SHOWN]
