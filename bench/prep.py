@@ -4,6 +4,7 @@ Claims, from jsonl.zst with GPT-2's ranks and one worker each: 25 times a proces
 tokenizers (as Megatron's preprocess_data.py works), 10 times datatrove, and the same ids. Whole commands are
 timed, start included; sides take turns in one run, so that a busy machine slows all alike. The peers get a
 sample of the corpus, every n-th document, because all of it would take them many minutes; we tokenize both.
+What a corpus of one document takes is told too, and the rate past that: the one of a large corpus.
 """
 
 import argparse
@@ -144,7 +145,7 @@ def packed(path: Path) -> Path:
 
 
 def sides(corpus: Path, folder: Path) -> list[Side]:
-    """Ours on the whole and on the sample, then the peers on the sample."""
+    """Ours on the whole and on the sample, the peers on the sample, ours on next to nothing."""
     whole = sum(len(orjson.loads(line)["text"].encode()) for line in corpus.read_bytes().splitlines()) / 1e6
     (folder / "sample").mkdir()
     sample = folder / "sample" / "sample.jsonl"
@@ -155,10 +156,13 @@ def sides(corpus: Path, folder: Path) -> list[Side]:
     python, peers = str(environment()), HERE / "peers"
     json = str(tokenizer_json(folder / "tokenizer.json"))
 
-    def ours(name: str, source: Path, megabytes: float) -> Side:
+    one = folder / "one.jsonl"
+    one.write_bytes(orjson.dumps({"text": "One document."}))
+
+    def ours(name: str, source: Path, megabytes: float, *engine: str) -> Side:
         out = folder / name.replace(" ", "-")
         words = ["mtl-prep", "tokenize", str(source), "--tokenizer", str(ranks()), "--out", str(out)]
-        return Side(name, [*words, "--workers", "1"], megabytes, out)
+        return Side(name, [*words, "--workers", "1", *engine], megabytes, out)
 
     def pool(name: str, *options: str) -> Side:
         out = folder / f"{name.split()[-1]}.bin"
@@ -172,6 +176,7 @@ def sides(corpus: Path, folder: Path) -> list[Side]:
         pool("pool, tokenizers", "--tokenizer", json),
         pool("pool, tiktoken", "--ranks", str(ranks())),
         Side("datatrove", words, size, trove),
+        ours("mtl-prep, start", one, 0.0, "--encoder", "gigatoken"),
     ]
 
 
@@ -205,6 +210,9 @@ def main() -> None:
         cpu = side.size / statistics.median(cost.cpu for cost in costs)
         rates.append((wall, cpu))
         print(f"{side.name:18} {side.size:6.1f} MB {wall:7.2f} MB/s {cpu:7.2f} MB/CPU-s", flush=True)
+    whole, start = (statistics.median(turn[i].cpu for turn in turns) for i in (0, 5))
+    rate = parties[0].size / (whole - start)
+    print(f"the start takes {start:.2f} CPU s; past it {rate:.1f} MB/CPU-s")
     for index, goal in ((2, 25), (4, 10)):
         name = parties[index].name
         for ours in (0, 1):
