@@ -92,6 +92,24 @@ def test_only_a_corpus_may_be_a_url(command: tuple[str, ...], tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_a_clean_corpus_only_the_shards_are_read(s3: S3, tmp_path: Path) -> None:
+    from mtl_prep.curate.request import Request
+    from mtl_prep.curate.run import curate
+
+    (tmp_path / "a.jsonl").write_bytes(json_lines(["kept", "kept", "also kept"]))
+    (tmp_path / "recipe.toml").write_text("[exact_duplicates]")
+    clean = tmp_path / "clean"
+    curate(Request(tmp_path / "recipe.toml", [tmp_path / "a.jsonl"], clean, 1))
+    assert (clean / "removed" / "exact_duplicates.jsonl").stat().st_size > 0
+    s3.put_tree(clean, "data/clean")
+    s3.put("data/other.jsonl", json_lines(["other"]))
+    s3.put("data/node_modules/b.js", b"left alone")
+    names = [
+        source.address.removeprefix("s3://corpus/data/") for source in find(["s3://corpus/data"]).sources
+    ]
+    assert names == ["clean/shard-00000.jsonl.zst", "other.jsonl"]
+
+
 def test_of_parquet_only_the_text_is_fetched(s3: S3, make: Make, tmp_path: Path) -> None:
     import numpy as np
     import pyarrow as pa
@@ -107,10 +125,10 @@ def test_of_parquet_only_the_text_is_fetched(s3: S3, make: Make, tmp_path: Path)
 
 
 def test_few_requests_for_a_small_object(s3: S3, make: Make) -> None:
-    for i in range(40):
+    for i in range(12):
         s3.put(f"data/{i:02}.md", b"text")
     s3.asked.clear()
-    assert len(make("s3://corpus/data")) == 40
+    assert len(make("s3://corpus/data")) == 12
     assert len([path for _, path in s3.asked if path.endswith("07.md")]) <= 6
 
 

@@ -20,6 +20,13 @@ def is_clean(directory: Path) -> bool:
         return (directory / UNFINISHED).is_dir()
 
 
+def shards_of(manifest: bytes) -> list[str] | None:
+    """The files that a manifest of a clean corpus lists, in order; None for another one."""
+    if FORMAT.encode() not in manifest[:100]:
+        return None
+    return [shard["file"] for shard in orjson.loads(manifest)["shards"]]
+
+
 def clean_shards(directory: Path) -> list[str] | None:
     """The files to read in order, None for any other directory; raises DataError for an unfinished one."""
     try:
@@ -30,6 +37,4 @@ def clean_shards(directory: Path) -> list[str] | None:
                 f"{directory} is an unfinished clean corpus; run the same mtl-prep curate again to finish it"
             ) from None
         return None
-    if FORMAT.encode() not in content[:100]:
-        return None
-    return [shard["file"] for shard in orjson.loads(content)["shards"]]
+    return shards_of(content)

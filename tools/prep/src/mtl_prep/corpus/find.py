@@ -18,7 +18,7 @@ import orjson
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus import places
-from mtl_prep.corpus.cleaned import clean_shards
+from mtl_prep.corpus.cleaned import MANIFEST, clean_shards, shards_of
 from mtl_prep.corpus.counts import told
 from mtl_prep.corpus.far import Facts, changed
 from mtl_prep.corpus.ignored import Ignored
@@ -241,13 +241,29 @@ def _walk(directory: Path, ignored: Ignored, skipped: Counter[str]) -> Iterator[
             yield path
 
 
+def _below(address: str) -> Iterator[str]:
+    """The same of a directory in a store, where .gitignore files are not looked for."""
+    files = [file for file in places.below(address) if LEFT_ALONE.isdisjoint(file.split("/"))]
+    shards = dict[str, set[str]]()  # of the clean corpora there
+    for file in files:
+        directory, _, name = file.rpartition("/")
+        if name == MANIFEST:
+            with places.open_file(file) as manifest:
+                found = shards_of(manifest.read())
+            if found is not None:
+                shards[directory] = {f"{directory}/{shard}" for shard in found}
+    for file in files:
+        if all(file in mine or not file.startswith(f"{directory}/") for directory, mine in shards.items()):
+            yield file
+
+
 def _sources(addresses: Sequence[str], split: Split) -> list[Source]:
     return places.each(addresses, lambda address: _source(address, _named(address), split))
 
 
 def _in_directory(address: str, skipped: Counter[str]) -> Iterator[str]:
     path = Path(places.local(address))
-    found = places.below(address) if places.is_url(address) else map(str, _walk(path, Ignored(), skipped))
+    found = _below(address) if places.is_url(address) else map(str, _walk(path, Ignored(), skipped))
     for file in found:
         suffix = suffix_of(file)
         if suffix in LINES or suffix in LANGUAGES or suffix in TABLES:
