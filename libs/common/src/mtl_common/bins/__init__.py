@@ -6,7 +6,7 @@ count as labels) and `sentences` (where they begin). Any Arrow reader opens it. 
 knows from the manifest where the buffers lie in the file and slices the memory map itself: a window is a
 view, with no Arrow call and no copy.
 
-Leaves out compression (a compressed buffer cannot be mapped) and every order but the one of the corpus.
+Leaves out compression: a compressed buffer cannot be mapped.
 """
 
 from mtl_common.bins.arrow import Size, positions, size_of

@@ -35,6 +35,15 @@ def _lock(place: Path, out: Path) -> int:
     return held
 
 
+def _flush(path: Path) -> None:
+    """Waits until a file or directory is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
     """A new directory that becomes `out` by one rename when the `with` ends well, and is removed otherwise.
@@ -50,7 +59,8 @@ def staged(out: Path) -> Iterator[Path]:
         for leftover in place.iterdir():
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         yield place
-        os.fsync(held)
+        for path in (*place.rglob("*"), place):
+            _flush(path)
         os.rename(place, out)
     finally:
         os.close(held)
