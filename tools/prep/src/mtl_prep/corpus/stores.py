@@ -39,15 +39,15 @@ def _store(address: str) -> tuple[Any, str]:
         raise UsageError(f"no store is known by {protocol}://; check the address {address}") from None
 
 
-def forget(addresses: Iterable[str]) -> None:
-    """Forgets what the stores of some addresses told before, so that they are asked anew."""
-    for address in {address.partition("://")[0]: address for address in addresses}.values():
-        _store(address)[0].invalidate_cache()
-
-
 def _asked(address: str, ask: Callable[[Any, str], Result]) -> Result:
     """What a store says to a question about an address."""
     return steadily(address, lambda: ask(*_store(address)), begun=False)
+
+
+def forget(addresses: Iterable[str]) -> None:
+    """Forgets what the stores of some addresses told before, so that they are asked anew."""
+    for address in {address.partition("://")[0]: address for address in addresses}.values():
+        _asked(address, lambda store, _: store.invalidate_cache())
 
 
 def _facts(address: str, info: dict[str, Any]) -> Facts:
@@ -77,15 +77,14 @@ def is_directory(address: str) -> bool:
 
 def matching(pattern: str) -> list[str]:
     """The files that match a pattern, in order."""
-    store, _ = _store(pattern)
-    found = _asked(pattern, lambda store, path: store.glob(path, detail=True))
+    store, found = _asked(pattern, lambda store, path: (store, store.glob(path, detail=True)))
     return sorted(store.unstrip_protocol(name) for name, info in found.items() if info["type"] == "file")
 
 
 def below(address: str) -> Iterator[str]:
     """Every file below a directory, in the order of names; hidden ones are left alone."""
-    store, path = _store(address)
-    for name in sorted(_asked(address, lambda store, path: store.find(path))):
+    store, path, found = _asked(address, lambda store, path: (store, path, store.find(path)))
+    for name in sorted(found):
         if not any(part.startswith(".") for part in name.removeprefix(path).split("/")):
             yield store.unstrip_protocol(name)
 
