@@ -128,12 +128,15 @@ def _add(found: Documents, at: Place, row: LongRow, header: Sequence[str], whole
         raise BadRecordError(TOO_LARGE)
     if any(errors == "replace" for _, errors in fields.values()):
         found.mend(at[0], NOT_UTF8)
-    name = long.get(text)
-    if name is not None and places[name][1] - places[name][0] > rules.giant:
-        pieces, rest = partial(row.pieces, *fields[name]), partial(_whole, row, fields, name)
-        found.giant = Giant(*at, pieces, rest)
+    if text not in long:
+        found.add(*at, text, _whole(row, fields, None))
+        return
+    start, end = places[long[text]]
+    place = fields[long[text]]
+    if end - start > rules.giant:
+        found.giant = Giant(*at, partial(row.pieces, *place), partial(_whole, row, fields, long[text]))
     else:
-        found.add(*at, text if name is None else row.text(*fields[name]), _whole(row, fields, None))
+        found.add(*at, row.text(*place), _whole(row, fields, None))
 
 
 def add_long_row(

@@ -125,12 +125,12 @@ class _Channels:
         self.inbox.put((part, True))
         return True
 
-    def take(self) -> Any:
-        """The next piece of work."""
+    def take(self) -> tuple[Any, bool]:
+        """The next piece of work, and whether it was left by a process."""
         task, left = self.inbox.get()
         if left:
             self.room.release()
-        return task
+        return task, left
 
 
 def _serve(job: Job[Any], parts: Parts, channels: _Channels) -> None:
@@ -146,13 +146,13 @@ def _serve(job: Job[Any], parts: Parts, channels: _Channels) -> None:
     try:
         worker = job.worker()
         while True:
-            task = channels.take()
+            task, left = channels.take()
             events.put((me, "begun", str(task)))
             for part, may_leave in parts.of(task):
                 if not (may_leave and channels.leave(part)):
                     for step in worker.run(part):
                         events.put((me, "step", step))
-            events.put((me, "done", None))
+            events.put((me, "done", left))
     except Exception as error:
         events.put((me, "failed", told(error)))
 
@@ -188,9 +188,13 @@ def _check_moving(since: float, at_work: dict[int, str]) -> None:
 
 
 def _events(processes: Sequence[BaseProcess], events: Any, tasks: int) -> Iterator[Any]:
-    """The steps of so many tasks and of the parts that are left to others; who leaves them tells it first."""
-    undone, at_work, since = tasks, dict[int, str](), time.monotonic()
-    while undone:
+    """The steps of so many tasks, and of the parts that are left to others.
+
+    A part may be told to be done before it is told to be left, but all that were left of a task are told
+    before the task is done.
+    """
+    left, at_work, since = 0, dict[int, str](), time.monotonic()
+    while tasks or left:
         try:
             pid, what, more = events.get(timeout=LOOK_EVERY)
         except queue.Empty:
@@ -205,9 +209,9 @@ def _events(processes: Sequence[BaseProcess], events: Any, tasks: int) -> Iterat
         elif what == "begun":
             at_work[pid] = more
         elif what == "left":
-            undone += 1
+            left += 1
         elif what == "done":
-            undone -= 1
+            tasks, left = (tasks, left - 1) if more else (tasks - 1, left)
             at_work.pop(pid, None)
 
 
