@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,3 +64,15 @@ class Noting(Handing):
         if isinstance(task, Stripe):
             (self._directory / f"read-{os.getpid()}-{time.monotonic_ns()}").touch()
         yield from super().of(task)
+
+
+class Ones:
+    """A number of steps as so many parts of one step."""
+
+    def most(self, tasks: Sequence[int]) -> int:
+        """One process for each step."""
+        return sum(tasks)
+
+    def of(self, task: int) -> Iterator[tuple[int, bool]]:
+        """See `pool.Parts`."""
+        yield from [(1, task > 1)] * task

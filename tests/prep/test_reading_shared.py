@@ -17,7 +17,7 @@ from mtl_prep.running.handing import Handing
 from mtl_prep.running.left import left_of
 from mtl_prep.running.shares import Share
 from preparing import json_lines
-from working import Noting, Together
+from working import Noting, Odd, Ones, Together
 
 TEXTS = [f"text {i} " + "and more of it " * (i % 40) for i in range(600)]
 
@@ -37,6 +37,11 @@ def test_one_process_reads_and_others_do_the_blocks(tmp_path: Path) -> None:
     assert len({name for name, _, _ in units}) == len(units) > 8
     assert len({process for _, _, process in units}) >= 2
     assert len(list(tmp_path.glob("read-*"))) == 1
+
+
+@pytest.mark.parametrize("tasks", [[700], [0, 300, 1, 200], [2] * 200])
+def test_no_part_is_lost(tasks: list[int]) -> None:
+    assert list(pool.run(Odd(), tasks, 3, Ones())) == [0] * sum(tasks)
 
 
 def test_what_was_done_before_is_not_handed_on(tmp_path: Path) -> None:
