@@ -67,7 +67,7 @@ def chunks(records: list[dict[str, Any]]) -> Iterator[Chunk]:
 
 def take_steps(recipe: Recipe, records: list[dict[str, Any]]) -> dict[str, float]:
     """CPU seconds of each step."""
-    judges = begun_steps(recipe, range(1, len(recipe.steps) + 1))
+    judges = begun_steps(recipe)
     spent = dict.fromkeys((name for name, _ in recipe.steps), 0.0)
     for chunk in chunks(records):
         for number, (name, step) in enumerate(recipe.steps, 1):

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from corpus import EMOJI, END
 from mtl_common.errors import DataError
 from mtl_common.tokenizers import load
-from mtl_prep.corpus.find import Source, find
+from mtl_prep.corpus.find import find
 from mtl_prep.corpus.formats import Part, format_of
+from mtl_prep.corpus.source import Source
 from mtl_prep.corpus.units import Reading, parts_of
 from preparing import Make, bad_of, json_lines, shard_bytes, texts_of
 
@@ -28,6 +29,7 @@ def zst(data: bytes) -> bytes:
 
 
 def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
 
@@ -71,6 +73,20 @@ def test_data_that_is_not_read_is_named(
 def test_json_lines_under_another_name_are_refused(make: Make, tmp_path: Path, suffix: str) -> None:
     with pytest.raises(DataError, match=rf"a{suffix} is named as {suffix} but holds .*; rename it"):
         make(write(tmp_path / f"a{suffix}", json_lines(TEXTS)))
+
+
+def test_a_text_that_begins_like_json_lines_is_a_text(make: Make, tmp_path: Path) -> None:
+    content = b'{"DocLinkBaseURL": "https://pkg.go.dev"}\n-- input --\nBoth are [encoding/json].\n'
+    bins = make(write(tmp_path / "doclink5.txt", content))
+    assert texts_of(bins) == [content.decode()]
+
+
+def test_manual_pages_of_a_directory_are_read(make: Make, tmp_path: Path) -> None:
+    page = b".TH LS 1\n.SH NAME\nls - list\n"
+    write(tmp_path / "man/de/man1/ls.1.gz", gzip.compress(page))
+    write(tmp_path / "man/man3/printf.3posix", page)
+    write(tmp_path / "man/libc.so.6", b"\x7fELF")
+    assert texts_of(make(tmp_path / "man")) == [page.decode()] * 2
 
 
 def packed_variants() -> dict[str, bytes]:

@@ -1,7 +1,10 @@
 """What the commands say when they are done: a few aligned lines that add up."""
 
+from collections import Counter
+
 from mtl_common.log import duration, quantity
 from mtl_prep.corpus.counts import told
+from mtl_prep.corpus.source import OTHER
 from mtl_prep.encoding.engine import COMPARED, LOST, UNKNOWN
 from mtl_prep.running.tally import BAD
 from mtl_prep.running.tokenize import Outcome, Part, Request
@@ -26,6 +29,15 @@ def _watched(outcome: Outcome) -> list[tuple[str, str]]:
     ]
 
 
+def _kinds(outcome: Outcome) -> str:
+    """`1,204 Python, 33 Markdown`: documents by the language of their files; nothing where none has any."""
+    languages = {source.name: source.language for source in outcome.corpus.sources}
+    counts: Counter[str] = Counter()
+    for source in outcome.manifest.sources:
+        counts[languages.get(source.path, OTHER)] += source.documents
+    return "" if set(counts) <= {OTHER} else told(counts)
+
+
 def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
     """The summary of `tokenize`."""
     manifest, corpus = outcome.manifest, outcome.corpus
@@ -41,6 +53,7 @@ def tokenized(outcome: Outcome, request: Request, seconds: float) -> str:
                 f"{len(corpus.sources):,} files, {quantity(corpus.size, 'bytes')} in {duration(seconds)}",
             ),
             ("passed over", told(corpus.skipped)),
+            ("kinds", _kinds(outcome)),
             *what(manifest),
             ("bad ones", f"listed in {bad}, with what they hold" if bad.stat().st_size else ""),
             ("text", f"{outcome.characters:,} characters, {per_token:.2f} a token"),

@@ -1,4 +1,7 @@
-"""Kinds of text files by suffix: prose, markup, programming languages."""
+"""Kinds of text files by their names: prose, markup, programming languages."""
+
+import re
+from pathlib import PurePath
 
 TABLE = """
 text            .txt .text
@@ -45,3 +48,14 @@ Verilog         .v .sv
 VHDL            .vhd
 """
 LANGUAGES = {suffix: line[:16].strip() for line in TABLE.splitlines() if line for suffix in line[16:].split()}
+MANUAL = re.compile(r"man([1-9n])/[^/]+\.\1[a-z]*\Z")
+
+
+def language_of(path: PurePath) -> str | None:
+    """The kind of text that the name of a file tells, None for an unknown one.
+
+    >>> [language_of(PurePath(path)) for path in ("src/a.PY", "man/de/man1/ls.1", "lib/a.1")]
+    ['Python', 'manual page', None]
+    """
+    found = LANGUAGES.get(path.suffix.lower())
+    return "manual page" if found is None and MANUAL.search(path.as_posix()) else found

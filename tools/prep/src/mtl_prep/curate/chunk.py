@@ -14,7 +14,7 @@ from mtl_prep.curate.facts import KEPT, Edit
 from mtl_prep.curate.signatures import COMPARED
 from mtl_prep.curate.step import GlobalStep, Judge, Step, Verdict
 
-CHARACTERS = 1 << 18  # of a chunk at least; its views then fit the processor's caches
+CHARACTERS = 1 << 20  # of a chunk at least: many, for what is done once for each; few, for the caches
 CROWDED = 0.5  # share of wanted characters in a batch, below which they get one of their own
 NOTHING_LEFT = "nothing left"
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mtl_prep.corpus.find import Corpus, Split
+from mtl_prep.corpus.find import Corpus
 from mtl_prep.corpus.formats.interface import GIANT
+from mtl_prep.corpus.kinds import Split
 from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.curate.judged import JudgedShape, check_steps
 from mtl_prep.curate.manifest import Manifest

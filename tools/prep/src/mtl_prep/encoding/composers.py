@@ -11,8 +11,8 @@ from mtl_common.chat_template import Context, RefusedError
 from mtl_common.dialogue import Dialogues, Piece, encode
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.records import BadRecordError
+from mtl_prep.corpus.source import Source
 from mtl_prep.encoding.composed import Composing
 from mtl_prep.encoding.sentences import Splitter
 from mtl_prep.encoding.shapes import Shape, parse_shape

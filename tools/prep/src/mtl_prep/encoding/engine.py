@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import AUTO, QUICK, REFERENCE, Flat, Tokenizer, load
-from mtl_prep.corpus.find import Source, text_size
+from mtl_prep.corpus.source import Source, text_size
 from mtl_prep.journal import Journal
 
 NOTE = "engine"

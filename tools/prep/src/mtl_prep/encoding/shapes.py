@@ -19,9 +19,9 @@ import orjson
 from mtl_common.config import nearest
 from mtl_common.dialogue import Piece
 from mtl_common.errors import UsageError
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.keys import put_at, value_at
 from mtl_prep.corpus.records import NOT_OBJECT, BadRecordError
+from mtl_prep.corpus.source import Source
 from mtl_prep.encoding import chats
 
 KEYS = {

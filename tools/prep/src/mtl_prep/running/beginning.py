@@ -6,7 +6,7 @@ from dataclasses import replace
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer
 from mtl_prep.corpus.counts import told
-from mtl_prep.corpus.find import first_line
+from mtl_prep.corpus.kinds import first_lines
 from mtl_prep.corpus.parsing import keys_of
 from mtl_prep.corpus.units import Reading, documents
 
@@ -33,7 +33,8 @@ def end_of_document(tokenizer: Tokenizer, name: str | None) -> int:
 def _no_documents(reading: Reading, reasons: Counter[str]) -> DataError:
     """The error that says what the first records hold instead."""
     source = reading.sources[0]
-    keys = keys_of(first_line(source)) if source.kind == "lines" else []
+    lines = first_lines(source, 1) if source.kind == "lines" else []
+    keys = keys_of(lines[0]) if lines else []
     asked = f"; in {source.name} {reading.rules.key.instead(keys)}"
     hint = asked if keys and reasons.keys() & reading.rules.key.absences else ""
     return DataError(f"no documents in the corpus, its records are: {told(reasons) or 'none'}{hint}")

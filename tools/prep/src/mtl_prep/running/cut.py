@@ -4,7 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from mtl_prep.corpus.find import Source, text_size
+from mtl_prep.corpus.source import Source, text_size
 from mtl_prep.corpus.units import Chunk, Files, Hash, Reading, ReadTask, Stripe, is_done, parts_of
 from mtl_prep.journal import Journal
 from mtl_prep.running.shares import Share

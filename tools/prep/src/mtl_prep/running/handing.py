@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtl_prep.corpus.find import text_size
+from mtl_prep.corpus.source import text_size
 from mtl_prep.corpus.units import Reading, Stripe, blocks_of
 from mtl_prep.journal import Journal
 

@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from mtl_common.bins import MANIFEST
 from mtl_common.errors import DataError, UsageError
-from mtl_prep.corpus.find import STDIN, Corpus, Split, find
+from mtl_prep.corpus.find import STDIN, Corpus, find
+from mtl_prep.corpus.kinds import Split
 from mtl_prep.running.pieces import WORK
 from mtl_prep.running.plan import check_place
 

@@ -9,8 +9,8 @@ from typing import Any
 from mtl_common import bins
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus.counts import counted, told
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.records import PASSED, Bad
+from mtl_prep.corpus.source import Source
 from mtl_prep.corpus.units import hash_number, unit_number
 from mtl_prep.journal import Journal
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from mtl_common import bins
 from mtl_common.tokenizers import AUTO, Tokenizer, check_engine, load
-from mtl_prep.corpus.find import Corpus, Split
+from mtl_prep.corpus.find import Corpus
+from mtl_prep.corpus.kinds import Split
 from mtl_prep.corpus.units import Errors, Reading, is_done
 from mtl_prep.encoding.composers import Composition, parse_composition
 from mtl_prep.encoding.engine import InexactError, distrust, fitting, forget_distrusted, to_load, trusted

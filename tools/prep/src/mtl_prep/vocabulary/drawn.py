@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 import xxhash
 
 from mtl_common.log import progress
-from mtl_prep.corpus.find import text_size
 from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.source import text_size
 from mtl_prep.corpus.units import Reading, documents
 
 MEASURED = 1 << 20  # characters of each kind that compression is measured on

@@ -19,7 +19,8 @@ from typing import Any
 from mtl_common.config import nearest
 from mtl_common.errors import DataError, UsageError
 from mtl_common.tokenizers import Tokenizer, load
-from mtl_prep.corpus.find import Corpus, Split, find
+from mtl_prep.corpus.find import Corpus, find
+from mtl_prep.corpus.kinds import Split
 from mtl_prep.corpus.units import Errors, Reading
 from mtl_prep.running.stdin import taken_in
 from mtl_prep.vocabulary import learning

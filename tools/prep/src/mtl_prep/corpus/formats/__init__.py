@@ -6,7 +6,6 @@ document but its place is its text, so the same documents give the same tokens i
 
 from collections.abc import Mapping
 
-from mtl_prep.corpus.find import Kind
 from mtl_prep.corpus.formats.arrow import Arrow
 from mtl_prep.corpus.formats.csv_rows import Csv
 from mtl_prep.corpus.formats.interface import Block, Errors, Format, Part, Reading
@@ -14,6 +13,7 @@ from mtl_prep.corpus.formats.json_values import JsonValues
 from mtl_prep.corpus.formats.lines import JSON_LINES, PARAGRAPHS, TEXT_LINES
 from mtl_prep.corpus.formats.parquet import Parquet
 from mtl_prep.corpus.formats.warc import Warc
+from mtl_prep.corpus.source import Kind
 
 __all__ = ["Block", "Errors", "Format", "Part", "Reading", "format_of"]
 

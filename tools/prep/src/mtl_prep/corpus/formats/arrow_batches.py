@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 from mtl_common.errors import DataError
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.arrow_values import json_values
 from mtl_prep.corpus.formats.interface import Block, Reading
 from mtl_prep.corpus.formats.rows import add_rows, columns_of
 from mtl_prep.corpus.parsing import Rules
 from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.source import Source
 
 
 def _holds_text(kind: Any) -> bool:

@@ -12,13 +12,13 @@ from typing import Any
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus.content import Content, discarded, spooled
-from mtl_prep.corpus.find import Source, suffix_of
 from mtl_prep.corpus.formats.csv_held import Held, LongRowError
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.formats.rows import add_rows, columns_of
 from mtl_prep.corpus.long_csv import LongRow, RowScan, add_long_row
 from mtl_prep.corpus.parsing import Rules
 from mtl_prep.corpus.records import HAS_NUL, NOT_ROW, BadRecordError, Documents
+from mtl_prep.corpus.source import Source, suffix_of
 from mtl_prep.corpus.unpack import Stream
 
 SEPARATORS = {".tsv": "\t,;|", ".tab": "\t,;|"}

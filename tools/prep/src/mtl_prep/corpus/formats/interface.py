@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.keys import Key, TextKey
 from mtl_prep.corpus.parsing import Rules
 from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.source import Source
 
 GIANT = 1 << 26
 

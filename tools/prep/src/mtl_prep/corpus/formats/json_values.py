@@ -11,11 +11,11 @@ from typing import cast
 
 from mtl_common.errors import DataError
 from mtl_prep.corpus.content import Content, discarded, spooled
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.long_json import INSIDE, add_long_json
 from mtl_prep.corpus.parsing import Rules, add_all_json
 from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.source import Source
 
 BETWEEN = re.compile(rb"[ \t\r\n,]*")
 BODY = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from mtl_prep.corpus.content import Content, discarded, spooled
 from mtl_prep.corpus.cutting import BLANK_LINES, LINE_END, Cut, End, cuts, lines_of_part
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.long_json import add_long_json
 from mtl_prep.corpus.long_text import add_long_text
 from mtl_prep.corpus.parsing import BOM, Rules, add_all_json, add_plain
 from mtl_prep.corpus.records import Documents
+from mtl_prep.corpus.source import Source
 
 LEADING = re.compile(rb"\A(?:[ \t\r\f\v]*\n)+")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.arrow_batches import blocks, columns_to_read
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
+from mtl_prep.corpus.source import Source
 from mtl_prep.corpus.unpack import damaged
 
 ROWS = 1 << 16  # rows of a batch at most

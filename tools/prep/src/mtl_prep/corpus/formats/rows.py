@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mtl_common.errors import DataError
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.keys import Key
 from mtl_prep.corpus.parsing import Rules, decode
 from mtl_prep.corpus.records import BadRecordError, Documents
+from mtl_prep.corpus.source import Source
 
 
 def columns_of(source: Source, names: Sequence[str], key: Key) -> list[str]:

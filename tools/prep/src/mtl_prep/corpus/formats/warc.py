@@ -13,11 +13,11 @@ from typing import Any
 
 from mtl_common.errors import DataError, UsageError
 from mtl_prep.corpus.content import PIECE, Content, discarded, spooled
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats.interface import Block, Part, Reading
 from mtl_prep.corpus.long_text import add_long_text
 from mtl_prep.corpus.parsing import Rules, plain_text
 from mtl_prep.corpus.records import OTHER, BadRecordError, Documents
+from mtl_prep.corpus.source import Source
 from mtl_prep.corpus.unpack import Stream, damaged
 
 Keep = Callable[[Iterator[bytes]], Content]

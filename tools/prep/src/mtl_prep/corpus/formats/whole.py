@@ -7,12 +7,12 @@ from pathlib import Path
 import xxhash
 
 from mtl_common.errors import DataError
-from mtl_prep.corpus.find import Source
 from mtl_prep.corpus.formats import Part, Reading, format_of
 from mtl_prep.corpus.long_text import add_long_text
 from mtl_prep.corpus.parsing import add_plain
 from mtl_prep.corpus.places import content_hash
 from mtl_prep.corpus.records import NOT_UTF8, Documents
+from mtl_prep.corpus.source import Source
 
 
 def _content(source: Source, limit: int) -> bytes | None:
