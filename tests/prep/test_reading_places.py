@@ -82,12 +82,14 @@ def test_links(tmp_path: Path) -> None:
     tree.mkdir()
     (tree / "b.md").write_text("b")
     (tree / "a.md").symlink_to(tree / "b.md")
+    (tree / "c.md").symlink_to(tree / "b.md")
+    (tree / "other blob.md").symlink_to(tmp_path / "store" / "blob")
     (tree / "blob.md").symlink_to(tmp_path / "store" / "blob")
     (tree / "loop").symlink_to(tree)
     (tree / "gone.md").symlink_to(tmp_path / "nothing")
     corpus = find([tree])
     assert [Path(source.address).name for source in corpus.sources] == ["b.md", "blob.md"]
-    assert corpus.skipped == {"links to others": 1}
+    assert corpus.skipped == {"links to others": 3}
     assert texts_in(tree) == ["b", "linked"]
 
 

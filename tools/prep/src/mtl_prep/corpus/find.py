@@ -114,15 +114,18 @@ def _found(address: str, split: Split, stdin: Path | None, skipped: Counter[str]
 def _once(sources: Sequence[Source], skipped: Counter[str]) -> Iterator[Source]:
     """The sources without links to others of them; raises DataError for one that was named twice."""
     real = [s.address if s.is_remote else os.path.realpath(places.local(s.address)) for s in sources]
-    count = Counter(real)
-    for source, path in zip(sources, real, strict=True):
-        if count[path] > 1 and not source.is_remote and os.path.islink(places.local(source.address)):
-            count[path] -= 1
-            skipped["links to others"] += 1
-        elif count[path] > 1:
+    links = [not s.is_remote and os.path.islink(places.local(s.address)) for s in sources]
+    files = Counter(path for path, is_link in zip(real, links, strict=True) if not is_link)
+    linked = set[str]()
+    for source, path, is_link in zip(sources, real, links, strict=True):
+        if not is_link and files[path] > 1:
             raise DataError(f"{source.name} is in the corpus twice; name it once")
-        else:
-            yield source
+        if is_link and (path in files or path in linked):
+            skipped["links to others"] += 1
+            continue
+        if is_link:
+            linked.add(path)
+        yield source
 
 
 def find(arguments: Sequence[str | Path], split: Split = "file", stdin: Path | None = None) -> Corpus:
