@@ -83,10 +83,18 @@ def descendants(pid: int) -> set[int]:
     return found.union(*map(descendants, found))
 
 
-def done(out: Path) -> int:
-    """How many pieces of work are finished."""
-    journal = Journal(out / "_work")
+def noted(directory: Path) -> int:
+    """How many pieces of work a run has noted there; none when it ends just now, and removes them."""
+    try:
+        journal = Journal(directory)
+    except FileNotFoundError:
+        return 0
     return sum(len(journal.names(start)) for start in ("unit-", "run-", "range-", "shard-"))
+
+
+def done(out: Path) -> int:
+    """How many pieces of work of a run are finished."""
+    return noted(out / "_work")
 
 
 def wait_until(holds: Callable[[], bool], limit: float = 60) -> bool:

@@ -22,6 +22,7 @@ from mtl_prep.corpus.find import check_unchanged, find
 from mtl_prep.journal import Journal
 from mtl_prep.running.tokenize import Request, tokenize
 from preparing import Make, all_bytes, bad_of, json_lines
+from scaling import done
 
 RUN = "import sys, pathlib; from mtl_prep.running.tokenize import *; p = pathlib.Path; a = sys.argv\n"
 RUN += "sizes = dict(part_bytes=40_000, shard_tokens=70_000)\n"
@@ -123,16 +124,11 @@ def ended(pids: set[int], limit: float) -> bool:
     return True
 
 
-def units(out: Path) -> int:
-    journal = Journal(out / "_work")
-    return len(journal.names("unit-")) + len(journal.names("shard-"))
-
-
 def kill_after(process: "subprocess.Popen[bytes]", out: Path, more: int, delay: float) -> set[int]:
     """Kills the process some time after it has done `more` pieces of work; returns what was below it."""
-    aim = units(out) + more
+    aim = done(out) + more
     below: set[int] = set()
-    while process.poll() is None and units(out) < aim:
+    while process.poll() is None and done(out) < aim:
         below |= descendants(process.pid)
         time.sleep(0.005)
     time.sleep(delay)
@@ -165,7 +161,7 @@ def test_a_killed_worker_is_told_and_the_run_continues(
     out = tmp_path / "bins"
     command = [sys.executable, "-c", RUN, *map(str, (corpus, tokenizer, out, 2))]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not units(out):
+    while process.poll() is None and not done(out):
         time.sleep(0.005)
     workers = [pid for pid in descendants(process.pid) if is_worker(pid)]
     for pid in workers[:1]:
@@ -197,7 +193,7 @@ def test_a_run_refused_for_bad_records_goes_on_with_a_larger_limit(
 ) -> None:
     out = tmp_path / "bins"
     begun(corpus, tokenizer, out)
-    done = units(out)
+    done = done(out)
     assert done > 5
     times = {path: path.stat().st_mtime_ns for path in (out / "_work").glob("*/unit-*")}
     assert times

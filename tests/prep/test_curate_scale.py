@@ -18,7 +18,7 @@ from mtl_prep.curate.run import curate
 from mtl_prep.journal import Journal
 from mtl_prep.running.shares import Share
 from preparing import all_bytes, prep
-from scaling import descendants, gone, kill, wait_until
+from scaling import descendants, gone, kill, noted, wait_until
 
 RUN = """
 import json, sys, pathlib
@@ -71,8 +71,7 @@ def units(out: Path) -> list[str]:
 
 def done(out: Path) -> int:
     """How many pieces of work are finished."""
-    journal = Journal(out / "_work/examined")
-    return sum(len(journal.names(start)) for start in ("unit-", "shard-"))
+    return noted(out / "_work/examined")
 
 
 @pytest.mark.parametrize("of", [1, 3, 8])
