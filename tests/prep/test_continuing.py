@@ -193,8 +193,8 @@ def test_a_run_refused_for_bad_records_goes_on_with_a_larger_limit(
 ) -> None:
     out = tmp_path / "bins"
     begun(corpus, tokenizer, out)
-    done = done(out)
-    assert done > 5
+    count = done(out)
+    assert count > 5
     times = {path: path.stat().st_mtime_ns for path in (out / "_work").glob("*/unit-*")}
     assert times
     with pytest.raises(DataError, match="more than --max-bad 1"):
