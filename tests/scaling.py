@@ -83,6 +83,19 @@ def descendants(pid: int) -> set[int]:
     return found.union(*map(descendants, found))
 
 
+def doers(pid: int) -> list[int]:
+    """The processes of Ray's below one that do pieces of work."""
+    found = []
+    for below in descendants(pid):
+        try:
+            name = Path(f"/proc/{below}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if name.startswith(b"ray::do_task"):
+            found.append(below)
+    return found
+
+
 def noted(directory: Path) -> int:
     """How many pieces of work a run has noted there; none when it ends just now, and removes them."""
     try:

@@ -18,25 +18,12 @@ from mtl_common.errors import UsageError
 from mtl_prep.running import on_ray
 from mtl_prep.running.tokenize import tokenize
 from preparing import all_bytes
-from scaling import descendants, done, gone, in_process, request, wait_until, write_tree
+from scaling import descendants, doers, done, gone, in_process, request, wait_until, write_tree
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tree(tmp_path_factory.mktemp("tree"), 60)
-
-
-def doers(pid: int) -> list[int]:
-    """The processes of Ray's that do pieces of work."""
-    found = []
-    for below in descendants(pid):
-        try:
-            name = Path(f"/proc/{below}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if name.startswith(b"ray::do_task"):
-            found.append(below)
-    return found
 
 
 @pytest.mark.slow
